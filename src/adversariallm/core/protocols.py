@@ -1,0 +1,330 @@
+"""What attacks, models, defenses and judges promise each other.
+
+Structural types only: an implementation needs no base class, and nothing here computes anything. Shape legend: W candidates,
+n slot positions, T target positions, V embedding rows, d embedding width, P positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from enum import Flag, auto
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from adversariallm.core.budget import Meter, Phase, Usage
+from adversariallm.core.generation import GenerationConfig
+from adversariallm.core.rng import Rng
+from adversariallm.core.types import Candidate, Conversation, ModelInput, Reply, State, Task
+
+if TYPE_CHECKING:
+    import torch
+
+    from adversariallm.tokenization import ChatTokenizer
+
+
+class Needs(Flag):
+    """What a model can give, and what an attack asks for."""
+
+    TEXT = auto()  # answers to conversations
+    TOKENS = auto()  # exact ids in, exact ids out
+    LOGITS = auto()  # losses and next-token distributions
+    GRADIENTS = auto()  # gradients with respect to slot embeddings
+    EMBEDDINGS = auto()  # generation from embeddings
+    HIDDEN = auto()  # residual stream and interventions on it
+
+    @classmethod
+    def white_box(cls) -> Needs:
+        """Everything."""
+        return cls.TEXT | cls.TOKENS | cls.LOGITS | cls.GRADIENTS | cls.EMBEDDINGS | cls.HIDDEN
+
+
+Cost = Literal["search", "sampling"]
+
+
+@dataclass(frozen=True)
+class AttackInfo:
+    """Immutable facts about an attack; `list` and `explain` print them.
+
+    Attributes:
+        name: the file's name.
+        summary: one line.
+        source: paper, with arXiv number.
+        reference_code: repository and commit the algorithm was checked against.
+        needs: what it asks of the model under test.
+        modality: what it changes, e.g. "suffix", "prompt", "conversation", "embedding", "none".
+        version: raised whenever results change; part of the run's identity.
+        fits: `one` behavior per run, or `many` (universal, ensembles).
+        cost: `search` if optimization finds the input, `sampling` if the samples are the attack.
+        target: whether a target is `required`, `optional` or `unused`.
+        helpers: roles of further models it needs, with a line on each.
+        judge: whether it needs a judge's rewards inside the loop.
+        assets: ids of texts by others that it needs.
+        deviations: differences from the paper, one line each.
+        generation: decoding options the method prescribes, used where the user sets none.
+        judged_with_prefill: judges read prefill and continuation together.
+    """
+
+    name: str
+    summary: str
+    source: str
+    reference_code: str | None
+    needs: Needs
+    modality: str
+    version: int = 1
+    fits: Literal["one", "many"] = "one"
+    cost: Cost = "search"
+    target: Literal["required", "optional", "unused"] = "unused"
+    helpers: Mapping[str, str] = field(default_factory=dict)
+    judge: bool = False
+    assets: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()
+    generation: Mapping[str, Any] = field(default_factory=dict)
+    judged_with_prefill: bool = False
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Target losses of W candidates.
+
+    Attributes:
+        loss: `[W]` float32, of the objective asked for.
+        per_token: per candidate, the float32 negative log-likelihood of each target position.
+        matches: `[W]` bool, whether every target token is the arg-max.
+    """
+
+    loss: torch.Tensor
+    per_token: tuple[torch.Tensor, ...]
+    matches: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Gradient at the slot.
+
+    Attributes:
+        slot: `[n, d]` float32, with respect to the embedding vectors of the slot.
+        loss: the loss at that point.
+        finite: whether every entry is finite.
+    """
+
+    slot: torch.Tensor
+    loss: float
+    finite: bool
+
+
+Objective = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+"""Maps float32 target logits `[W, T, V]` and target ids `[W, T]` to losses `[W]`, row by row."""
+
+
+@runtime_checkable
+class ChatModel(Protocol):
+    """A thing that answers."""
+
+    @property
+    def name(self) -> str:
+        """Short name for tables."""
+
+    @property
+    def gives(self) -> Needs:
+        """What it can give."""
+
+    def identity(self) -> Mapping[str, Any]:
+        """JSON facts that fix its behavior: weights, dtype, quantization, template, system prompt."""
+
+    def generate(
+        self,
+        inputs: Sequence[Conversation | ModelInput],
+        generation: GenerationConfig,
+        rngs: Sequence[Rng],
+        *,
+        json_schema: Mapping[str, Any] | None = None,
+    ) -> list[Reply]:
+        """One reply per input; reply i depends on input i, the options and `rngs[i]` alone.
+
+        `num_return_sequences` is ignored: ask for a sample by repeating the input with another stream.
+        `json_schema` constrains the answer, for helper models only. A reply that failed has `error` set.
+        """
+
+
+@runtime_checkable
+class WhiteBoxModel(ChatModel, Protocol):
+    """A local model: also logits, losses, gradients and embeddings. Ids are lists of lists, ragged."""
+
+    @property
+    def chat(self) -> ChatTokenizer:
+        """Template and tokenizer: segments, reachability, masks, decoding."""
+
+    @property
+    def num_embeddings(self) -> int:
+        """V, the number of rows of the input embedding."""
+
+    @property
+    def context_length(self) -> int:
+        """Longest input plus output, in tokens."""
+
+    def losses(
+        self,
+        inputs: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+        *,
+        objective: Objective | None = None,
+        shared: int = 0,
+    ) -> Losses:
+        """Loss of each target after its input; mean cross-entropy unless an objective is given.
+
+        The first `shared` ids are the same in every input (the caller says so, the model checks): they are
+        prefilled once per run and charged once.
+        """
+
+    def gradient(
+        self,
+        input_ids: Sequence[int],
+        slot: Sequence[int],
+        target: Sequence[int],
+        *,
+        objective: Objective | None = None,
+        slot_embeddings: torch.Tensor | None = None,
+        shared: int = 0,
+    ) -> Gradient:
+        """Gradient at positions `slot` of the input; `slot_embeddings` `[n, d]` replaces their vectors."""
+
+    def token_scores(self, slot_gradient: torch.Tensor) -> torch.Tensor:
+        """`[n, V]` float32 gradient with respect to the one-hot rows: slot gradient times embeddings."""
+
+    def embed(self, ids: Sequence[int]) -> torch.Tensor:
+        """`[P, d]` float32 vectors that the embedding module gives for `ids`."""
+
+    def embedding_matrix(self) -> torch.Tensor:
+        """`[V, d]` float32 vectors of all ids, through the module."""
+
+    def next_logits(self, inputs: Sequence[Sequence[int]], *, shared: int = 0) -> torch.Tensor:
+        """`[W, V]` float32 logits after each input."""
+
+    def soft_losses(
+        self,
+        inputs: Sequence[torch.Tensor],
+        targets: Sequence[Sequence[int]],
+        *,
+        objective: Objective | None = None,
+    ) -> Losses:
+        """Losses of inputs given as `[P, d]` embedding rows."""
+
+
+@runtime_checkable
+class RewardJudge(Protocol):
+    """A judge inside the loop."""
+
+    def rewards(
+        self, conversations: Sequence[Conversation], contexts: Sequence[Mapping[str, Any]]
+    ) -> list[float | None]:
+        """Reward in [0, 1] per conversation (goal as user turn, answer as assistant turn); None if unscored."""
+
+
+class Log(Protocol):
+    """Where scalars for plots and progress go."""
+
+    def __call__(self, **values: float | int | str) -> None:
+        """Record the values of the current step."""
+
+
+@dataclass
+class Context:
+    """What an attack is given besides its task.
+
+    Attributes:
+        models: the models under attack, metered and defended.
+        helpers: further models by role, metered under their own name.
+        judge: rewards inside the loop, where INFO asks for it.
+        assets: texts by others, by id.
+        rng: the stream of this run; make named children, never store a generator.
+        state: what the last finished step left, or None at the start.
+        log: scalars for plots.
+        meter: for `phase`; models charge it themselves.
+        generation: how the scored completions will be decoded.
+    """
+
+    models: tuple[WhiteBoxModel, ...]
+    rng: Rng
+    meter: Meter
+    generation: GenerationConfig
+    log: Log
+    helpers: Mapping[str, ChatModel] = field(default_factory=dict)
+    judge: RewardJudge | None = None
+    assets: Mapping[str, str] = field(default_factory=dict)
+    state: State | None = None
+
+    @property
+    def model(self) -> WhiteBoxModel:
+        """The model under attack, where there is exactly one."""
+        if len(self.models) != 1:
+            raise ValueError(f"this run has {len(self.models)} models, not one")
+        return self.models[0]
+
+    def phase(self, name: Phase) -> AbstractContextManager[None]:
+        """Charge the calls inside to another ledger, e.g. `diagnosis`."""
+        return self.meter.phase(name)
+
+
+class Attack(Protocol):
+    """One generator method over frozen options; a module also has `INFO` and `Config`."""
+
+    config: Any
+
+    def search(self, task: Task, ctx: Context) -> Iterator[Candidate]:
+        """Yield step 0, the un-optimized start, then one candidate per step."""
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """Immutable facts about a dataset; `list datasets` prints them.
+
+    Attributes:
+        size: number of items of the published set; None where unverified.
+        harmful: True, False, or None for mixed sets.
+        purpose: harmfulness, over_refusal, utility or direction.
+        assets: ids of the files it needs; empty for ours.
+        sha256: of the data file, None with `pin: unverified`.
+    """
+
+    name: str
+    summary: str
+    source: str
+    licence: str
+    purpose: Literal["harmfulness", "over_refusal", "utility", "direction"]
+    harmful: bool | None
+    size: int | None
+    gated: bool = False
+    categories: Mapping[str, int] = field(default_factory=dict)
+    splits: tuple[str, ...] = ()
+    assets: tuple[str, ...] = ()
+    sha256: str | None = None
+    version: int = 1
+    targets: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DefenseInfo:
+    """Immutable facts about a defense.
+
+    Attributes:
+        passes: what of the model still reaches an adaptive attacker.
+        helpers: roles of further models it needs.
+    """
+
+    name: str
+    summary: str
+    source: str
+    reference_code: str | None
+    passes: Needs
+    version: int = 1
+    helpers: Mapping[str, str] = field(default_factory=dict)
+    assets: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()
+
+
+__all__ = [
+    "Attack", "AttackInfo", "ChatModel", "Context", "DatasetInfo", "DefenseInfo", "Gradient", "Log", "Losses",
+    "Needs", "Objective", "RewardJudge", "Usage", "WhiteBoxModel",
+]  # fmt: skip
