@@ -1,7 +1,8 @@
 """What an attack costs and may cost: usage, ledgers by phase and role, limits.
 
-The meter only adds up; who charges it is the metered model, and what a call costs is counted by `inference.flops`.
-Wall time is kept beside the ledgers because it is the one measure that differs between equal runs.
+The meter only adds up; who charges it is the metered model, and what a call costs is counted by
+`inference.flops`. Wall time is kept beside the ledgers because it is the one measure that differs
+between equal runs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from adversariallm.core.errors import BudgetExceededError
 Phase = Literal["setup", "optimization", "sampling", "diagnosis", "judging"]
 PHASES: tuple[Phase, ...] = ("setup", "optimization", "sampling", "diagnosis", "judging")
 ROLES = (
-    "model", "attacker", "scorer", "refusal_scorer", "planner", "mutator", "prompter", "defense", "judge",
+    "model", "attacker", "scorer", "refusal_scorer", "planner", "mutator", "prompter", "defense",
+    "judge",
 )  # fmt: skip
 LIMITED_PHASES: tuple[Phase, ...] = ("setup", "optimization")
 
@@ -116,7 +118,9 @@ class Ledgers:
         """JSON form of the usage, phases and roles in fixed order, empty ones left out."""
         out: dict[str, dict[str, dict[str, int | float]]] = {}
         for phase in PHASES:
-            rows = {r: u.to_dict() for r, u in sorted(self.usage.get(phase, {}).items()) if u != Usage()}
+            rows = {
+                r: u.to_dict() for r, u in sorted(self.usage.get(phase, {}).items()) if u != Usage()
+            }
             if rows:
                 out[phase] = rows
         return out
@@ -140,8 +144,9 @@ class Limits(FrozenConfig):
 class Budget(Limits):
     """Limits of a run over all roles, and by role.
 
-    They count the phases `setup` and `optimization`; for attacks whose samples are the search (`INFO.cost` is
-    `sampling`) the first completion of every step counts as well. Further samples, diagnosis and judging never do.
+    They count the phases `setup` and `optimization`; for attacks whose samples are the search
+    (`INFO.cost` is `sampling`) the first completion of every step counts as well. Further samples,
+    diagnosis and judging never do.
     """
 
     model: Limits = Limits()
@@ -225,7 +230,9 @@ class Meter:
         """Forget the time since the last tick (waiting that belongs to nobody)."""
         self._mark = self._clock()
 
-    def charge(self, role: str, usage: Usage, *, executed: int = 0, counts: bool | None = None) -> None:
+    def charge(
+        self, role: str, usage: Usage, *, executed: int = 0, counts: bool | None = None
+    ) -> None:
         """Book a finished call under the current phase.
 
         Args:
@@ -244,7 +251,7 @@ class Meter:
                 self._counted[role] = self._counted.get(role, Usage()) + usage
 
     def first(self, key: str) -> bool:
-        """True the first time this run asks for `key`, also across a resume: work that is charged once."""
+        """True the first time this run asks for `key`, also across a resume."""
         with self._lock:
             if key in self.once_keys:
                 return False

@@ -1,7 +1,7 @@
 """The base of every configuration object and the hash that turns a configuration into an identity.
 
-Options are declared once, as fields of frozen pydantic models that refuse unknown keys; parsing what a user typed is
-the business of `runs.overrides`, not of this module.
+Options are declared once, as fields of frozen pydantic models that refuse unknown keys; parsing
+what a user typed is the business of `runs.overrides`, not of this module.
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ class FrozenConfig(BaseModel):
     """Immutable, closed configuration.
 
     Field marks, given as `json_schema_extra`:
-        inert: True where the field cannot change any result (progress, chunk sizes); it stays out of identities.
+        inert: True where the field cannot change any result (progress, chunk sizes); it stays out
+            of identities.
         since: version that added the field; it stays out of identities while it has its default.
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, protected_namespaces=(), ser_json_inf_nan="constants"
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        protected_namespaces=(),
+        ser_json_inf_nan="constants",
     )
 
     def semantic(self) -> dict[str, Any]:
@@ -34,7 +39,9 @@ class FrozenConfig(BaseModel):
         for name, field in type(self).model_fields.items():
             extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
             value = getattr(self, name)
-            if extra.get("inert") or (extra.get("since") and value == field.get_default(call_default_factory=True)):
+            if extra.get("inert") or (
+                extra.get("since") and value == field.get_default(call_default_factory=True)
+            ):
                 continue
             out[name] = plain(value)
         return out

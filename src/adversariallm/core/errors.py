@@ -1,6 +1,7 @@
-"""The errors a user can cause or meet, each saying what was given, what was expected and what to do.
+"""The errors a user can meet: what was given, what was expected and what to do.
 
-This module deliberately holds no logic beyond wording; anything not derived from `AdversariaLLMError` is a bug of ours.
+This module deliberately holds no logic beyond wording; anything not derived from
+`AdversariaLLMError` is a bug of ours.
 """
 
 from __future__ import annotations

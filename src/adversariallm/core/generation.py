@@ -18,9 +18,13 @@ class GenerationConfig(FrozenConfig):
     temperature: float = Field(0.0, ge=0, description="0 is greedy")
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus mass kept")
     top_k: int | None = Field(None, ge=1, description="number of tokens kept; null keeps all")
-    min_p: float = Field(0.0, ge=0, le=1, description="least probability relative to the best token's")
+    min_p: float = Field(
+        0.0, ge=0, le=1, description="least probability relative to the best token's"
+    )
     max_new_tokens: int = Field(256, ge=1, description="token limit of the answer")
-    min_new_tokens: int = Field(0, ge=0, description="stop tokens are forbidden before this many tokens")
+    min_new_tokens: int = Field(
+        0, ge=0, description="stop tokens are forbidden before this many tokens"
+    )
     max_reasoning_tokens: int | None = Field(
         None, ge=1, description="token limit of a reasoning trace, apart from the answer's"
     )
@@ -32,7 +36,8 @@ class GenerationConfig(FrozenConfig):
     def _consistent(self) -> GenerationConfig:
         if self.min_new_tokens > self.max_new_tokens:
             raise ValueError(
-                f"min_new_tokens={self.min_new_tokens} is above max_new_tokens={self.max_new_tokens}"
+                f"min_new_tokens={self.min_new_tokens} is above "
+                f"max_new_tokens={self.max_new_tokens}"
             )
         if any(not s for s in self.stop):
             raise ValueError("a stop string is empty")

@@ -1,4 +1,4 @@
-"""Discovery of plug-ins: one module per attack, dataset or defense, found by its file name or by an entry point.
+"""Discovery of plug-ins: one module each, found by its file name or by an entry point.
 
 Finding does not import; a broken external plug-in is reported and does not stop the others.
 """
@@ -22,7 +22,8 @@ class Registry:
 
     Attributes:
         kind: the word for messages, e.g. "attack".
-        package: where ours live, e.g. "adversariallm.attacks"; modules starting with `_` are helpers.
+        package: where ours live, e.g. "adversariallm.attacks"; modules starting with `_` are
+            helpers.
         group: entry point group of third parties, e.g. "adversariallm.attacks".
         requires: names that a plug-in module must define.
         aliases: other names by which one can be asked for.
@@ -61,8 +62,8 @@ class Registry:
         for name, point in self._external().items():
             if name in found:
                 raise ConfigError(
-                    f"two {self.kind} plug-ins are named {name!r}: {found[name]} and {point.value}; "
-                    "rename one"
+                    f"two {self.kind} plug-ins are named {name!r}: "
+                    f"{found[name]} and {point.value}; rename one"
                 )
             found[name] = point.value
         return dict(sorted(found.items()))
@@ -72,7 +73,7 @@ class Registry:
         return list(self.origins())
 
     def resolve(self, name: str) -> str:
-        """The canonical name behind `name` or an alias; `UnknownNameError` with the nearest names."""
+        """The canonical name behind `name` or an alias; else `UnknownNameError`."""
         known = self.origins()
         resolved = self.aliases.get(name, name)
         if resolved not in known:
@@ -85,7 +86,11 @@ class Registry:
         external = self._external()
         if name in external:
             loaded = external[name].load()
-            module = loaded if isinstance(loaded, ModuleType) else importlib.import_module(loaded.__module__)
+            module = (
+                loaded
+                if isinstance(loaded, ModuleType)
+                else importlib.import_module(loaded.__module__)
+            )
         else:
             module = importlib.import_module(f"{self.package}.{name}")
         missing = [r for r in self.requires if not hasattr(module, r)]
@@ -107,9 +112,13 @@ class Registry:
         return out
 
 
-ATTACKS = Registry("attack", "adversariallm.attacks", "adversariallm.attacks", ("INFO", "Config", "Attack"))
+ATTACKS = Registry(
+    "attack", "adversariallm.attacks", "adversariallm.attacks", ("INFO", "Config", "Attack")
+)
 DATASETS = Registry(
     "dataset", "adversariallm.datasets", "adversariallm.datasets", ("INFO", "Config", "load"),
     aliases={"adv_behaviors": "harmbench"},
 )  # fmt: skip
-DEFENSES = Registry("defense", "adversariallm.defenses", "adversariallm.defenses", ("INFO", "Config", "wrap"))
+DEFENSES = Registry(
+    "defense", "adversariallm.defenses", "adversariallm.defenses", ("INFO", "Config", "wrap")
+)

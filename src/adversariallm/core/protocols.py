@@ -1,6 +1,7 @@
 """What attacks, models, defenses and judges promise each other.
 
-Structural types only: an implementation needs no base class, and nothing here computes anything. Shape legend: W candidates,
+Structural types only: an implementation needs no base class, and nothing here computes anything.
+    Shape legend: W candidates,
 n slot positions, T target positions, V embedding rows, d embedding width, P positions.
 """
 
@@ -84,6 +85,23 @@ class AttackInfo:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What a white-box call cost; the metered model books it, attacks ignore it.
+
+    Attributes:
+        usage: useful work of the call itself.
+        shared: useful work of prefilling the shared prefix, charged once per run.
+        shared_key: names that prefix (a hash of its ids); None where nothing is shared.
+        executed: floating-point operations the machine really did.
+    """
+
+    usage: Usage = Usage()
+    shared: Usage = Usage()
+    shared_key: str | None = None
+    executed: int = 0
+
+
+@dataclass(frozen=True)
 class Losses:
     """Target losses of W candidates.
 
@@ -96,6 +114,15 @@ class Losses:
     loss: torch.Tensor
     per_token: tuple[torch.Tensor, ...]
     matches: torch.Tensor
+    work: Work = Work()
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Next-token logits, `[W, V]` float32."""
+
+    logits: torch.Tensor
+    work: Work = Work()
 
 
 @dataclass(frozen=True)
@@ -111,6 +138,7 @@ class Gradient:
     slot: torch.Tensor
     loss: float
     finite: bool
+    work: Work = Work()
 
 
 Objective = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
@@ -130,7 +158,7 @@ class ChatModel(Protocol):
         """What it can give."""
 
     def identity(self) -> Mapping[str, Any]:
-        """JSON facts that fix its behavior: weights, dtype, quantization, template, system prompt."""
+        """JSON facts that fix its behavior: weights, dtype, template, system prompt."""
 
     def generate(
         self,
@@ -142,14 +170,15 @@ class ChatModel(Protocol):
     ) -> list[Reply]:
         """One reply per input; reply i depends on input i, the options and `rngs[i]` alone.
 
-        `num_return_sequences` is ignored: ask for a sample by repeating the input with another stream.
-        `json_schema` constrains the answer, for helper models only. A reply that failed has `error` set.
+        `num_return_sequences` is ignored: ask for a sample by repeating the input with another
+        stream. `json_schema` constrains the answer, for helper models only. A reply that failed has
+        `error` set.
         """
 
 
 @runtime_checkable
 class WhiteBoxModel(ChatModel, Protocol):
-    """A local model: also logits, losses, gradients and embeddings. Ids are lists of lists, ragged."""
+    """A local model: also logits, losses, gradients and embeddings; id lists are ragged."""
 
     @property
     def chat(self) -> ChatTokenizer:
@@ -173,8 +202,8 @@ class WhiteBoxModel(ChatModel, Protocol):
     ) -> Losses:
         """Loss of each target after its input; mean cross-entropy unless an objective is given.
 
-        The first `shared` ids are the same in every input (the caller says so, the model checks): they are
-        prefilled once per run and charged once.
+        The first `shared` ids are the same in every input (the caller says so, the model checks):
+        they are prefilled once per run and charged once.
         """
 
     def gradient(
@@ -187,10 +216,10 @@ class WhiteBoxModel(ChatModel, Protocol):
         slot_embeddings: torch.Tensor | None = None,
         shared: int = 0,
     ) -> Gradient:
-        """Gradient at positions `slot` of the input; `slot_embeddings` `[n, d]` replaces their vectors."""
+        """Gradient at positions `slot`; `slot_embeddings` `[n, d]` replaces their vectors."""
 
     def token_scores(self, slot_gradient: torch.Tensor) -> torch.Tensor:
-        """`[n, V]` float32 gradient with respect to the one-hot rows: slot gradient times embeddings."""
+        """`[n, V]` float32 gradient with respect to the one-hot rows."""
 
     def embed(self, ids: Sequence[int]) -> torch.Tensor:
         """`[P, d]` float32 vectors that the embedding module gives for `ids`."""
@@ -198,8 +227,8 @@ class WhiteBoxModel(ChatModel, Protocol):
     def embedding_matrix(self) -> torch.Tensor:
         """`[V, d]` float32 vectors of all ids, through the module."""
 
-    def next_logits(self, inputs: Sequence[Sequence[int]], *, shared: int = 0) -> torch.Tensor:
-        """`[W, V]` float32 logits after each input."""
+    def next_logits(self, inputs: Sequence[Sequence[int]], *, shared: int = 0) -> Logits:
+        """Logits after each input."""
 
     def soft_losses(
         self,
@@ -218,7 +247,7 @@ class RewardJudge(Protocol):
     def rewards(
         self, conversations: Sequence[Conversation], contexts: Sequence[Mapping[str, Any]]
     ) -> list[float | None]:
-        """Reward in [0, 1] per conversation (goal as user turn, answer as assistant turn); None if unscored."""
+        """Reward in [0, 1] per conversation (goal, then answer); None if unscored."""
 
 
 class Log(Protocol):
@@ -325,6 +354,19 @@ class DefenseInfo:
 
 
 __all__ = [
-    "Attack", "AttackInfo", "ChatModel", "Context", "DatasetInfo", "DefenseInfo", "Gradient", "Log", "Losses",
-    "Needs", "Objective", "RewardJudge", "Usage", "WhiteBoxModel",
-]  # fmt: skip
+    "Attack",
+    "AttackInfo",
+    "ChatModel",
+    "Context",
+    "DatasetInfo",
+    "DefenseInfo",
+    "Gradient",
+    "Log",
+    "Logits",
+    "Losses",
+    "Needs",
+    "Objective",
+    "RewardJudge",
+    "WhiteBoxModel",
+    "Work",
+]

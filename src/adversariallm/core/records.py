@@ -1,7 +1,7 @@
 """The stored schema: the paper's Table 6, extended, with a schema version.
 
-A document is one run; its `runs` has an entry per evaluated behavior, each with its steps. How the bytes reach
-the disk is the business of `runs.store`.
+A document is one run; its `runs` has an entry per evaluated behavior, each with its steps. How the
+bytes reach the disk is the business of `runs.store`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,22 @@ class Record(BaseModel):
 
 
 class CompletionRecord(Record):
-    """Facts about one completion; its text stands in the step's `model_completions` at the same index."""
+    """Facts about one completion; its text is in `model_completions` at the same index."""
 
     sample: int = Field(description="sample index: equal index, equal random stream")
     ids: list[int] | None = Field(None, description="generated ids with the stop token kept")
     finish_reason: str = "stop"
     reasoning: str | None = None
     log_probs: list[float] | None = None
-    in_loop: bool = Field(False, description="obtained by the search itself, booked as optimization")
-    error: str | None = Field(None, description="why there is no usable text; such a completion is never scored")
-    undefended: str | None = Field(None, description="what the bare model said, where a defense changed it")
+    in_loop: bool = Field(
+        False, description="obtained by the search itself, booked as optimization"
+    )
+    error: str | None = Field(
+        None, description="why there is no usable text; such a completion is never scored"
+    )
+    undefended: str | None = Field(
+        None, description="what the bare model said, where a defense changed it"
+    )
     raw: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -45,7 +51,8 @@ class StepRecord(Record):
     model_completions: list[str] = Field(default_factory=list)
     completions: list[CompletionRecord] = Field(default_factory=list)
     scores: dict[str, dict[str, list[Any]]] = Field(
-        default_factory=dict, description="judge -> key -> one value per completion; joined when read"
+        default_factory=dict,
+        description="judge -> key -> one value per completion; joined when read",
     )
     flops: int = Field(0, description="optimization only, as in the paper")
     time_taken: float = Field(0.0, description="optimization seconds of this step")
@@ -54,7 +61,9 @@ class StepRecord(Record):
     )
     flags: list[str] = Field(default_factory=list)
     note: dict[str, Any] = Field(default_factory=dict)
-    execution: dict[str, Any] = Field(default_factory=dict, description="host facts; differ between equal runs")
+    execution: dict[str, Any] = Field(
+        default_factory=dict, description="host facts; differ between equal runs"
+    )
 
 
 class BehaviorRun(Record):
@@ -72,10 +81,17 @@ class RunDocument(Record):
     schema_version: int = SCHEMA_VERSION
     run_id: str
     config: dict[str, Any] = Field(description="the semantic configuration; its hash is the run id")
-    resolved: dict[str, Any] = Field(default_factory=dict, description="everything in force, amounts included")
+    resolved: dict[str, Any] = Field(
+        default_factory=dict, description="everything in force, amounts included"
+    )
     provenance: dict[str, Any] = Field(default_factory=dict)
     status: str = Field("done", description="done | stopped:<reason>")
-    ledgers: dict[str, dict[str, dict[str, float]]] = Field(default_factory=dict)
+    ledgers: dict[str, dict[str, dict[str, float]]] = Field(
+        default_factory=dict, description="setup + steps + remainder"
+    )
+    remainder: dict[str, dict[str, dict[str, float]]] = Field(
+        default_factory=dict, description="work of a step that a limit cut off"
+    )
     runs: list[BehaviorRun] = Field(default_factory=list)
     total_time: float = 0.0
     execution: dict[str, Any] = Field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Named random streams: the only place in the package where generators are made.
 
-A child depends on its name and on its ancestors' names, never on how many numbers were drawn before it, so any
-draw can be repeated alone. There is deliberately no global seed.
+A child depends on its name and on its ancestors' names, never on how many numbers were drawn before
+it, so any draw can be repeated alone. There is deliberately no global seed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class Rng:
         """The stream of that name below this one."""
         for name in names:
             if isinstance(name, bool) or not isinstance(name, (str, int)):
-                raise TypeError(f"stream name {name!r} is {type(name).__name__}: expected str or int")
+                raise TypeError(
+                    f"stream name {name!r} is {type(name).__name__}: expected str or int"
+                )
         return Rng((*self.path, *names))
 
     def _digest(self, *counter: int) -> bytes:
@@ -51,7 +53,7 @@ class Rng:
         return int.from_bytes(self._digest()[:8], "big") >> 1
 
     def uniform(self, *counter: int) -> float:
-        """A number in [0, 1) with 53 random bits that belongs to (path, counter): no state, no order."""
+        """A number in [0, 1), 53 random bits, that belongs to (path, counter): no state."""
         return (int.from_bytes(self._digest(*counter)[:8], "big") >> 11) / (1 << 53)
 
     def torch(self, device: str = "cpu") -> torch.Generator:
@@ -69,3 +71,13 @@ class Rng:
         import numpy
 
         return numpy.random.default_rng(self.seed)
+
+
+def torch_permutation(n: int, seed: int) -> list[int]:
+    """The permutation that `torch.randperm(n)` gives right after `torch.manual_seed(seed)`.
+
+    Only for replaying orders that others published; it leaves torch's global generator alone.
+    """
+    import torch
+
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()  # type: ignore[no-any-return]

@@ -1,6 +1,7 @@
 """The nouns that every layer shares: conversations, behaviors, segments, replies, candidates.
 
-Plain frozen data without behavior beyond small views; importing it imports neither torch nor transformers.
+Plain frozen data without behavior beyond small views; importing it imports neither torch nor
+transformers.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+from adversariallm.core.budget import Usage
 
 if TYPE_CHECKING:
     import torch
@@ -108,7 +111,8 @@ class Behavior:
         conversation: what is asked; never holds the target.
         goal: the request in words, as judges and attackers read it.
         target: affirmative answer prefix for optimization, or None.
-        target_source: where the target is from (`dataset`, `user`, `rule:<name>`), None without one.
+        target_source: where the target is from (`dataset`, `user`, `rule:<name>`), None without
+            one.
         context: further text that the request refers to (contextual behaviors).
         reference: answer key of utility sets.
         harmful: True where complying is the failure, False where refusing is.
@@ -174,7 +178,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """A token that straddles two spans: its position, the two spans and the two strings that merged."""
+    """A token that straddles two spans, with the two strings that merged."""
 
     position: int
     left: str
@@ -187,8 +191,10 @@ class Merge:
 class Segments:
     """Token ids of one rendered conversation, cut into named spans that cover them without gaps.
 
-    Span names: `template`, `prompt`, `slot` (what an attack may change; several are possible), `post` (from
-    the last slot to where the assistant starts to speak, prefill included) and `target` (always last).
+    Span names: `template`, `prompt`, `slot` (what an attack may change; several are possible),
+        `post` (from
+    the last slot to where the assistant starts to speak, prefill included) and `target` (always
+    last).
 
     Attributes:
         ids: the ids of the conversation tokenized as one string, then the target's ids.
@@ -258,7 +264,8 @@ class ModelInput:
     Attributes:
         conversation: the text form; None for inputs that no text produces (embeddings).
         ids: the ids that the conversation encodes to; None lets the model encode it.
-        embeddings: `[P, d]` float32 rows standing for positions; then `ids` is None and `conversation` None.
+        embeddings: `[P, d]` float32 rows standing for positions; then `ids` is None and
+            `conversation` None.
         prefill: text the assistant has already said; part of the rendered input, and judges read it
             together with the continuation only for attacks that declare it.
     """
@@ -289,8 +296,13 @@ class Reply:
         finish_reason: why generation ended.
         reasoning: a reasoning trace, where the model writes one; never part of `text`.
         log_probs: log-probability of each generated id, where asked for.
-        error: None, or a short code; then `text` is what arrived before the error and is never scored.
+        error: None, or a short code; then `text` is what arrived before the error and is never
+            scored.
         raw: provider facts worth keeping (served model, request id); JSON.
+        usage: useful work of the model's own calls for this reply.
+        defense_usage: useful work of a defense around it, further calls of the model included.
+        executed: floating-point operations the machine really did, padding included.
+        undefended: what the bare model said, where a defense changed it.
     """
 
     text: str
@@ -300,6 +312,10 @@ class Reply:
     log_probs: tuple[float, ...] | None = None
     error: str | None = None
     raw: Mapping[str, Any] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
+    defense_usage: Usage = field(default_factory=Usage)
+    executed: int = 0
+    undefended: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Runs: plan, execute, store, resume, launch."""

@@ -1,4 +1,4 @@
-"""What one run is: the semantic specification whose hash is the run id, and the amounts that stay out of it.
+"""What one run is: the specification whose hash is the run id, and the amounts beside it.
 
 Plain frozen data: building it is `runs.plan`, carrying it out is `runs.execute`.
 """
@@ -30,8 +30,9 @@ class ModelSpec(FrozenConfig):
 
     Attributes:
         name: what the user typed: catalog name, hub id or folder.
-        identity: what fixes its behavior (weights revision or content hash, adapter, dtype, quantization,
-            template hash, effective system prompt, thinking mode), from `models.identity`.
+        identity: what fixes its behavior (weights revision or content hash, adapter, dtype,
+            quantization, template hash, effective system prompt, thinking mode), from
+            `models.identity`.
         options: how to load it again, the `models.<name>.*` overrides in force.
     """
 
@@ -57,38 +58,48 @@ class BehaviorSet(FrozenConfig):
 
 
 class Stopping(FrozenConfig):
-    """When a search ends before its last step; part of the identity because it changes the steps."""
+    """When a search ends before its last step; part of the identity."""
 
     loss: float | None = Field(None, description="stop after a step whose loss is at or below this")
-    judge: str | None = Field(None, description="judge whose verdict on the step's completions stops the run")
+    judge: str | None = Field(
+        None, description="judge whose verdict on the step's completions stops the run"
+    )
     judge_fingerprint: str | None = Field(None, description="filled in by the plan")
-    threshold: float = Field(0.5, ge=0, le=1, description="score at or above which the judge stops the run")
+    threshold: float = Field(
+        0.5, ge=0, le=1, description="score at or above which the judge stops the run"
+    )
 
 
 class Amounts(FrozenConfig):
-    """How much is sampled and judged: not part of the identity, asking for more tops up the stored run."""
+    """How much is sampled and judged: asking for more tops up the stored run."""
 
     num_return_sequences: int = Field(1, ge=1, description="completions per scheduled step")
     completions: Literal["all", "last", "best", "best_so_far", "geometric", "none"] = Field(
-        "all", description="which steps get completions; best_so_far: every step that lowers the loss"
+        "all",
+        description="which steps get completions; best_so_far: every step that lowers the loss",
     )
     completion_block: int | None = Field(
         None, ge=1, description="make completions every so many steps instead of at the end"
     )
-    judges: tuple[str, ...] = Field((), description="judges that score the stored completions afterwards")
+    judges: tuple[str, ...] = Field(
+        (), description="judges that score the stored completions afterwards"
+    )
     timing: Literal["shared", "exclusive"] = Field(
-        "shared", description="exclusive: nothing else runs meanwhile, so that seconds are fit to publish"
+        "shared",
+        description="exclusive: nothing else runs meanwhile, so that seconds are fit to publish",
     )
 
 
 class RunSpec(FrozenConfig):
-    """One run: an attack fitted on a set of behaviors and models and evaluated on a set of behaviors."""
+    """An attack fitted on a set of behaviors and models, evaluated on a set of behaviors."""
 
     attack: PluginSpec
     models: tuple[ModelSpec, ...]
     defense: tuple[PluginSpec, ...] = ()
     knowledge: Literal["unaware", "black_box", "adaptive"] = Field(
-        "unaware", description="what the attacker sees of the defense", json_schema_extra={"since": "1.0"}
+        "unaware",
+        description="what the attacker sees of the defense",
+        json_schema_extra={"since": "1.0"},
     )
     fit: BehaviorSet
     evaluated: BehaviorSet | None = Field(None, json_schema_extra={"since": "1.0"})
