@@ -230,16 +230,13 @@ class Meter:
         """Forget the time since the last tick (waiting that belongs to nobody)."""
         self._mark = self._clock()
 
-    def charge(
-        self, role: str, usage: Usage, *, executed: int = 0, counts: bool | None = None
-    ) -> None:
+    def charge(self, role: str, usage: Usage, *, executed: int = 0) -> None:
         """Book a finished call under the current phase.
 
         Args:
             role: whose call it was, e.g. "model" or "attacker".
             usage: the useful work.
             executed: floating-point operations really done, padding included.
-            counts: whether limits see it; by default those of `setup` and `optimization` do.
         """
         if role not in ROLES:
             raise ValueError(f"role {role!r}: expected one of {', '.join(ROLES)}")
@@ -247,8 +244,13 @@ class Meter:
             self._step = self._step + Ledgers(
                 {self.current: {role: usage}}, {}, {self.current: executed}
             )
-            if self.current in LIMITED_PHASES if counts is None else counts:
-                self._counted[role] = self._counted.get(role, Usage()) + usage
+        if self.current in LIMITED_PHASES:
+            self.count(role, usage)
+
+    def count(self, role: str, usage: Usage) -> None:
+        """Let the limits see work that is booked elsewhere: the samples that are the search."""
+        with self._lock:
+            self._counted[role] = self._counted.get(role, Usage()) + usage
 
     def first(self, key: str) -> bool:
         """True the first time this run asks for `key`, also across a resume."""

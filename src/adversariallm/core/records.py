@@ -70,6 +70,7 @@ class BehaviorRun(Record):
     """One evaluated behavior with all its steps."""
 
     behavior: dict[str, Any]
+    model: str = Field("", description="name of the model that was evaluated")
     original_prompt: list[dict[str, str]]
     steps: list[StepRecord] = Field(default_factory=list)
     total_time: float = 0.0
