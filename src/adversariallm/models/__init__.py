@@ -1,0 +1,1 @@
+"""Things that answer: model cards, loading, probing, local, remote and metered models, and fakes."""

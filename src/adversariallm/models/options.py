@@ -1,0 +1,137 @@
+"""What a user may say about a model, and the fully stated card that name and options make together.
+
+It decides nothing silently: outside the catalog, number format, quantization and template have to be
+stated. Nothing here reads weights.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from adversariallm.core.config import FrozenConfig
+from adversariallm.core.errors import ConfigError, UnknownNameError
+from adversariallm.models.card import (
+    DTYPES,
+    QUANTIZATIONS,
+    Dtype,
+    FolderSource,
+    HubSource,
+    ModelCard,
+    Quantization,
+    catalog,
+    find_card,
+)
+
+INERT: dict[str, Any] = {"inert": True}
+
+
+class ModelOptions(FrozenConfig):
+    """The `models.<name>.*` options. None keeps what the catalog row says."""
+
+    dtype: Dtype | None = Field(None, description="number format of weights and activations")
+    quantization: Quantization | None = Field(
+        None, description="int8, nf4: bitsandbytes; checkpoint: as the files are"
+    )
+    template: str | None = Field(
+        None, description="tokenizer, the name of one of our templates, or a .jinja file"
+    )
+    revision: str | None = Field(None, description="commit of a hub model")
+    adapter: str | None = Field(None, description="PEFT adapter: a folder or a hub id")
+    system_prompt: str | None = Field(
+        None, description="system message put before conversations that have none"
+    )
+    thinking: Literal["on", "off", "low", "medium", "high"] | None = Field(
+        None, description="reasoning mode, where the template has one"
+    )
+    context_length: int | None = Field(None, ge=1, description="lower the context window to this")
+    trust_remote_code: bool = Field(
+        False, description="run Python code that comes with the checkpoint"
+    )
+    device: str | None = Field(
+        None,
+        description="cpu, cuda, cuda:1; null: cuda where there is one",
+        json_schema_extra=INERT,
+    )
+    device_map: str | None = Field(
+        None,
+        description="auto, balanced, sequential: shard over devices and offload what does not fit",
+        json_schema_extra=INERT,
+    )
+    offload_folder: str | None = Field(
+        None, description="where device_map may put weights on disk", json_schema_extra=INERT
+    )
+
+
+def resolve(name: str, options: ModelOptions | None = None) -> ModelCard:
+    """The fully stated card for what a user typed as `model=`.
+
+    Args:
+        name: a catalog name, a hub id, or a local folder.
+        options: overrides; they win over the catalog row.
+
+    Raises:
+        UnknownNameError: nothing of that name, with the nearest catalog names.
+        ConfigError: a model outside the catalog lacks a choice that has to be made.
+    """
+    options = options or ModelOptions()
+    card = find_card(name)
+    if card is None:
+        return _outside_catalog(name, options)
+    changes: dict[str, Any] = {
+        key: value
+        for key in ("dtype", "quantization", "template", "adapter", "context_length")
+        if (value := getattr(options, key)) is not None
+    }
+    if options.revision is not None:
+        if not isinstance(card.source, HubSource):
+            raise ConfigError(
+                f"models.{name}.revision={options.revision!r}: {card.name} is not a hub model "
+                f"(its source is a {card.source.kind}); drop the option"
+            )
+        changes["source"] = card.source.model_copy(update={"revision": options.revision})
+    return card.model_copy(update=changes)
+
+
+def _outside_catalog(name: str, options: ModelOptions) -> ModelCard:
+    """A card for a folder or hub id that no row describes."""
+    folder = Path(name).expanduser()
+    source: FolderSource | HubSource
+    if (folder / "config.json").is_file():
+        source = FolderSource(path=str(folder.resolve()))
+    elif folder.is_dir():
+        raise ConfigError(
+            f"model={name}: the folder holds no config.json; give the folder of a transformers "
+            "checkpoint (for a PEFT adapter: model=BASE models.BASE.adapter=FOLDER)"
+        )
+    elif name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        source = HubSource(repo=name, revision=options.revision)
+    elif "/" in name:
+        raise ConfigError(f"model={name}: no such folder on this machine")
+    else:
+        raise UnknownNameError("model", name, catalog())
+    choices = {
+        "dtype": DTYPES,
+        "quantization": QUANTIZATIONS,
+        "template": ("tokenizer", *_templates(), "a .jinja file"),
+    }
+    missing = [
+        f"{key} ({' | '.join(c)})" for key, c in choices.items() if getattr(options, key) is None
+    ]
+    if missing:
+        raise ConfigError(
+            f"model={name} is not in the catalog, so state models.NAME.{', models.NAME.'.join(missing)}. "
+            "These change results, so nothing is assumed."
+        )
+    return ModelCard(
+        name=name,
+        summary="outside the catalog",
+        source=source,
+        dtype=options.dtype,
+        quantization=options.quantization,
+        template=options.template,
+        adapter=options.adapter,
+        context_length=options.context_length,
+    )
