@@ -6,7 +6,8 @@ noticing can spoil nothing.  What is in the records is the business of `runs.exe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -83,7 +84,8 @@ class Claim:
             StoreError: The disk is full or read-only; earlier records are safe.
         """
         self._lease.check_soon()
-        self._journal.append(kind, record, tensors)
+        with self._still_there():
+            self._journal.append(kind, record, tensors)
 
     def heartbeat(self) -> None:
         """Look at the files now.
@@ -115,7 +117,8 @@ class Claim:
         attempt = {"generation": self.generation, "host": self.store.host}
         execution = {**document.get("execution", {}), **attempt}
         whole = {**first, **document, **first, "execution": execution}
-        won = self.store.publish_claimed(self, whole, tensors)
+        with self._still_there():
+            won = self.store.publish_claimed(self, whole, tensors)
         self.finish()
         return won
 
@@ -142,6 +145,15 @@ class Claim:
             data = encode({**value, "traceback": traceback, "host": self.store.host}) + b"\n"
             write_new(path, data, self.store.durable)
         self._close(FAILED)
+
+    @contextmanager
+    def _still_there(self) -> Iterator[None]:
+        """Tell a lost lease from a missing file: whoever finishes removes the work directory."""
+        try:
+            yield
+        except FileNotFoundError:
+            self.heartbeat()
+            raise
 
     def _close(self, mark: Literal["released", "failed"] | None = None) -> None:
         self._open = False

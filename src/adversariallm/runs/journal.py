@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
+from adversariallm.core.errors import LostLeaseError
 from adversariallm.runs.files import encode, explained, write_all, write_new
 from adversariallm.runs.lease import numbered
 
@@ -173,7 +174,8 @@ class Journal:
         name = f"{numbered('tensors', self._generation)}.{self._num_tensor_files:06d}.safetensors"
         contiguous = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
         with explained("store tensors", self._work / name):
-            write_new(self._work / name, save(contiguous), self._durable)
+            if not write_new(self._work / name, save(contiguous), self._durable):
+                raise LostLeaseError(f"{self._work / name} was written by somebody else")
         return name
 
     def _put(self, body: bytes) -> None:

@@ -129,11 +129,12 @@ def default_host() -> str:
 class Lease:
     """One generation's hold on a run, kept alive by a thread until it is closed or lost."""
 
-    def __init__(self, work: Path, generation: int, ttl_s: float) -> None:
+    def __init__(self, work: Path, generation: int, ttl_s: float, content: bytes) -> None:
         """Start keeping a lease alive that `take` has just created."""
         self.work = work
         self.generation = generation
         self._path = work / numbered(LEASE, generation)
+        self._content = content
         self._interval_s = ttl_s / 4
         self._checked_at = time.monotonic()
         self._lost = ""
@@ -149,7 +150,7 @@ class Lease:
         me = encode({**identity(host), "generation": generation})
         if not write_new(work / numbered(LEASE, generation), me, durable):
             return None
-        return cls(work, generation, ttl_s)
+        return cls(work, generation, ttl_s, me)
 
     def _keep_alive(self) -> None:
         while not self._stop.wait(self._interval_s):
@@ -162,17 +163,17 @@ class Lease:
                 continue
 
     def _beat(self) -> None:
+        name = self.work.name
         try:
             newest = generations(self.work)[-1]
-            if newest == self.generation:
+            ours = self._path.read_bytes() == self._content
+            if newest == self.generation and ours:
                 touch(self._path)
         except (FileNotFoundError, IndexError):
+            raise LostLeaseError(f"{name}: the run was finished or removed by others") from None
+        if newest != self.generation or not ours:
             raise LostLeaseError(
-                f"{self.work} is gone: the run was finished or removed by others"
-            ) from None
-        if newest != self.generation:
-            raise LostLeaseError(
-                f"generation {newest} took {self.work.name} over from {self.generation}"
+                f"{name}: generation {newest} took the run over from {self.generation}"
             )
         self._checked_at = time.monotonic()
 
@@ -200,6 +201,7 @@ class Lease:
         if mark is None:
             return
         try:
+            self._beat()
             (self.work / numbered(mark, self.generation)).touch()
-        except OSError as error:  # finished by others, or a full disk
+        except (LostLeaseError, OSError) as error:
             _log.warning("%s expires, not marked %s: %s", self.work.name, mark, error)

@@ -146,7 +146,7 @@ def test_the_older_of_two_holders_is_fenced_off(tmp_path: Path) -> None:
         assert [s["by"] for s in claim.resume().steps] == ["zombie"]
         zombie.append("step", {"step": 1, "by": "zombie"})  # it has not looked yet
         claim.append("step", {"step": 1, "by": "heir"})
-        with pytest.raises(LostLeaseError, match="generation 2"):
+        with pytest.raises(LostLeaseError, match="generation 2 took the run over"):
             zombie.heartbeat()
         with pytest.raises(LostLeaseError):
             zombie.publish(document(0))
@@ -154,7 +154,7 @@ def test_the_older_of_two_holders_is_fenced_off(tmp_path: Path) -> None:
     with claimed(fast) as claim:
         assert [s["by"] for s in claim.resume().steps] == ["zombie", "heir"]
         assert claim.publish(document())
-    with pytest.raises(LostLeaseError, match="gone"):
+    with pytest.raises(LostLeaseError, match="finished or removed"):
         zombie.heartbeat()
     zombie.release()
 
@@ -252,6 +252,25 @@ def test_a_later_pass_is_claimed_apart_from_its_run(store: Store) -> None:
         claim.finish()
     assert store.status(RUN, "judge.j1") == "new"
     assert store.status(RUN) == "done"
+
+
+def test_a_zombie_does_not_mistake_the_next_first_generation_for_its_own(tmp_path: Path) -> None:
+    store = published(Store(tmp_path))
+    zombie = claimed(store, task="t")
+    store.discard_work(zombie.work)
+    claimed(store, task="t")
+    with pytest.raises(LostLeaseError):
+        zombie.heartbeat()
+
+
+def test_a_zombie_learns_that_its_run_was_finished(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    zombie = claimed(store)
+    store.discard_work(zombie.work)
+    with pytest.raises(LostLeaseError, match="finished or removed"):
+        zombie.append("step", {}, {"x": torch.ones(1)})
+    with pytest.raises(LostLeaseError, match="finished or removed"):
+        zombie.publish(document())
 
 
 def test_tensors_of_a_run_lie_beside_it(store: Store) -> None:
