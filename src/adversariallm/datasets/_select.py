@@ -49,7 +49,10 @@ def _refuse_duplicate_ids(name: str, items: Iterable[Behavior]) -> None:
 def _filter(name: str, items: Sequence[Behavior], config: DatasetConfig) -> list[Behavior]:
     kept = list(items)
     if config.deduplicate:
-        kept = list({b.conversation.key: b for b in reversed(kept)}.values())[::-1]
+        first: dict[str, Behavior] = {}
+        for b in kept:
+            first.setdefault(b.conversation.key, b)
+        kept = list(first.values())
     if config.random_split is not None:
         kept = _random_split(kept, config.random_split, config.seed)
     if config.category is not None:

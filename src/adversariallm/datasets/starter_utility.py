@@ -26,7 +26,7 @@ INFO = DatasetInfo(
         "everyday": 7,
         "culture": 5,
     },
-    sha256="41a2fadfee3fd2e8e02cf500560d4d441ff715263a6ad83c9c33532d448fecb7",
+    sha256="4263dc488f25bbefe0bc6bbaf4fbcee9174987290408b809b2190a5e9a7e59cd",
 )
 
 
