@@ -49,6 +49,8 @@ class FrozenConfig(BaseModel):
 
 def plain(value: Any) -> Any:
     """Turn a configuration value into JSON values; ValueError for what has no canonical form."""
+    if value is None or type(value) in (str, bool, int):
+        return value  # by far the most frequent: a plan hashes tens of thousands of runs
     if isinstance(value, FrozenConfig):
         return value.semantic()
     if isinstance(value, BaseModel):

@@ -47,7 +47,8 @@ class StepRecord(Record):
     model_input: list[dict[str, str]] | None = Field(None, description="the conversation sent")
     model_input_tokens: list[int] | None = Field(None, description="the ids sent")
     model_input_embeddings: str | None = Field(None, description="file#tensor of the rows sent")
-    prefill: str = ""
+    prefill: str = Field("", description="what the assistant had already said in the input")
+    prefill_judged: bool = Field(False, description="judges read prefill and continuation together")
     model_completions: list[str] = Field(default_factory=list)
     completions: list[CompletionRecord] = Field(default_factory=list)
     scores: dict[str, dict[str, list[Any]]] = Field(

@@ -201,12 +201,14 @@ class Segments:
         spans: contiguous half-open spans over `ids`.
         conversation: the text form; rendering and encoding it gives `input_ids` again.
         merges: tokens that straddle two spans.
+        prefill: text the assistant has already said; part of `input_ids`.
     """
 
     ids: tuple[int, ...]
     spans: tuple[Span, ...]
     conversation: Conversation
     merges: tuple[Merge, ...] = ()
+    prefill: str = ""
     note: Mapping[str, Any] = field(default_factory=dict)
 
     def named(self, name: str) -> tuple[Span, ...]:
@@ -283,7 +285,7 @@ class ModelInput:
     @classmethod
     def from_segments(cls, segments: Segments, *, prefill: str = "") -> ModelInput:
         """The input that a segmented conversation stands for."""
-        return cls(conversation=segments.conversation, ids=segments.input_ids, prefill=prefill)
+        return cls(conversation=segments.conversation, ids=segments.input_ids, prefill=prefill or segments.prefill)
 
 
 @dataclass(frozen=True)

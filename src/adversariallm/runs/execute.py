@@ -320,6 +320,7 @@ class _Run:
             model_input_tokens=None if ids is None else list(ids),
             model_input_embeddings=None if given.embeddings is None else where,
             prefill=given.prefill,
+            prefill_judged=self.info.judged_with_prefill,
             flags=flags,
             note={**candidate.note, **({"log": self._noted} if self._noted and i == 0 else {})},
         )

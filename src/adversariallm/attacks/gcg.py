@@ -1,0 +1,263 @@
+"""GCG, greedy coordinate gradient: swap the suffix token with the most promising gradient, test it.
+
+Source: Zou et al. 2023, "Universal and Transferable Adversarial Attacks on Aligned Language Models"
+(arXiv 2307.15043), Algorithm 1; llm-attacks and HarmBench's copy of it for the defaults, nanoGCG
+0.3.0 for buffer and mellowmax, the AdversariaLLM toolbox for smoothing, momentum, growing target.
+One suffix for several behaviors or models is `gcg_universal`.
+
+Deviations from the reference code: the conversation is tokenized as a whole and candidates must
+survive that (`filter`); losses are float32; step 0 is the un-optimized start; the recorded loss is
+the mean target cross-entropy of exactly the recorded suffix, whatever objective guides the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from adversariallm.attacks._kit import proposals
+from adversariallm.attacks._kit.buffer import Buffer, random_fill
+from adversariallm.attacks._kit.objectives import ObjectiveName, make_objective
+from adversariallm.attacks._kit.slots import Filter, SlotProblem
+from adversariallm.core.config import FrozenConfig
+from adversariallm.core.protocols import AttackInfo, Context, Needs
+from adversariallm.core.rng import Rng
+from adversariallm.core.types import Candidate, State, Task
+from adversariallm.tokenization import Slot
+
+INFO = AttackInfo(
+    name="gcg",
+    summary="greedy coordinate gradient on a suffix",
+    source="Zou et al. 2023, arXiv 2307.15043",
+    reference_code="llm-attacks/llm-attacks; GraySwanAI/nanoGCG 0.3.0",
+    needs=Needs.TEXT | Needs.TOKENS | Needs.LOGITS | Needs.GRADIENTS,
+    modality="suffix",
+    target="required",
+    deviations=(
+        "candidates must survive tokenizing the whole conversation (filter=conversation)",
+        "losses are computed in float32",
+        "the search continues when no candidate is reachable; the step is flagged",
+    ),
+)
+RESAMPLES = 4  # tries to find a reachable candidate before a step is given up
+
+
+class Config(FrozenConfig):
+    """Options; defaults are those of llm-attacks."""
+
+    num_steps: int = Field(500, ge=0, description="optimization steps")
+    search_width: int = Field(512, ge=1, description="candidates per step")
+    topk: int = Field(256, ge=1, description="tokens kept per position by gradient")
+    n_replace: int = Field(1, ge=1, description="positions changed in a candidate")
+    initial: str = Field("! " * 19 + "!", description="text of the slot at the start")
+    placement: Literal["suffix", "prefix", "both", "turn"] = Field(
+        "suffix", description="where the slot is"
+    )
+    join: Literal["none", "space"] = Field("space", description="between prompt and slot")
+    objective: ObjectiveName = Field("ce", description="loss that guides the search")
+    objective_scale: float = Field(1.0, gt=0, description="alpha of mellowmax")
+    position_sampling: Literal["even", "uniform"] = Field(
+        "even", description="even: candidate j changes position j*n/W (n_replace=1)"
+    )
+    token_selection: Literal["gradient", "random_overall", "random_per_position"] = Field(
+        "gradient", description="how candidates are proposed; the others are controls"
+    )
+    buffer_size: int = Field(0, ge=0, description="best suffixes kept; 0 always moves on")
+    grad_smoothing: int = Field(1, ge=1, description="gradients averaged over random neighbors")
+    grad_momentum: float = Field(0.0, ge=0, lt=1, description="share of the previous gradient kept")
+    grow_target: bool = Field(False, description="lengthen the target as the model follows it")
+    exclude_current: bool = Field(False, description="never re-score the current suffix")
+    filter: Filter = Field("conversation", description="which candidates count as text")
+    allow_non_ascii: bool = Field(False, description="also use tokens that are not printable ASCII")
+    early_stop: bool = Field(False, description="end when the greedy answer starts with the target")
+
+
+@dataclass
+class _Search:
+    """Where the search stands after a step."""
+
+    slot: Tensor
+    loss: float
+    length: int
+    matched: bool
+    momentum: Tensor | None
+    buffer: Buffer
+
+    def state(self) -> State:
+        tensors = {} if self.momentum is None else {"momentum": self.momentum}
+        values = {
+            "slot": self.slot.tolist(),
+            "loss": self.loss,
+            "length": self.length,
+            "matched": self.matched,
+            "buffer": self.buffer.to_json(),
+        }
+        return State(values, tensors)
+
+    @classmethod
+    def from_state(cls, state: State, size: int) -> _Search:
+        v = state.values
+        return cls(
+            torch.tensor(v["slot"]),
+            v["loss"],
+            v["length"],
+            v["matched"],
+            state.tensors.get("momentum"),
+            Buffer.from_json(size, v["buffer"]),
+        )
+
+
+class Attack:
+    """Greedy coordinate gradient."""
+
+    def __init__(self, config: Config) -> None:
+        """Keep the options."""
+        self.config = config
+        self.objective = make_objective(config.objective, config.objective_scale)
+
+    def search(self, task: Task, ctx: Context) -> Iterator[Candidate]:
+        """Yield the start, then the suffix chosen at each step."""
+        c = self.config
+        problem = SlotProblem.build(
+            ctx.model,
+            task.behavior,
+            Slot(c.placement, c.initial, c.join),
+            allow_non_ascii=c.allow_non_ascii,
+            filter=c.filter,
+        )
+        if ctx.state is None:
+            at = self._start(problem, ctx)
+            yield self._candidate(problem, at, ctx, {})
+            first = 1
+        else:
+            at, first = _Search.from_state(ctx.state, c.buffer_size), ctx.state.step + 1
+        for step in range(first, c.num_steps + 1):
+            if c.early_stop and at.matched:
+                return
+            note, flags = self._step(problem, at, ctx, step)
+            yield self._candidate(problem, at, ctx, note, flags)
+
+    def _start(self, problem: SlotProblem, ctx: Context) -> _Search:
+        """Score the initial suffix, and random ones to fill the buffer."""
+        length = 1 if self.config.grow_target else len(problem.target)
+        at = _Search(problem.start, 0.0, length, False, None, Buffer(self.config.buffer_size))
+        rows = random_fill(problem, self.config.buffer_size, ctx.rng.child("init"))
+        self._accept(problem, at, rows)
+        return at
+
+    def _step(
+        self, problem: SlotProblem, at: _Search, ctx: Context, step: int
+    ) -> tuple[dict[str, object], tuple[str, ...]]:
+        """Propose, filter, score, move on."""
+        rng = ctx.rng.child("step", step)
+        flags: list[str] = []
+        scores = None
+        if self.config.token_selection == "gradient":
+            scores = self._token_scores(problem, at, rng)
+            if scores is None:
+                flags.append("gradient_not_finite")
+        for attempt in range(RESAMPLES):
+            proposed = self._propose(problem, at.slot, scores, rng.child("propose", attempt))
+            rows, counts = problem.reachable(proposed)
+            if len(rows):
+                rank = self._accept(problem, at, rows)
+                return {**counts, "resampled": attempt, "rank": rank, "length": at.length}, tuple(
+                    flags
+                )
+        return {**counts, "resampled": RESAMPLES}, (*flags, "no_reachable_candidate")
+
+    def _token_scores(self, problem: SlotProblem, at: _Search, rng: Rng) -> Tensor | None:
+        """`[n, V]` gradient with respect to the one-hot rows, smoothed; None if not finite."""
+        c = self.config
+        slots = [at.slot]
+        if c.grad_smoothing > 1:
+            generator = rng.child("smoothing").torch()
+            positions = proposals.uniform_positions(
+                len(at.slot), c.grad_smoothing - 1, 1, generator
+            )
+            slots += list(
+                proposals.replace_uniformly(at.slot, positions, problem.allowed_ids, generator)
+            )
+        total = None
+        for slot in slots:
+            gradient, finite = problem.token_gradient(slot, self.objective, length=at.length)
+            if not finite:
+                return None
+            total = gradient if total is None else total + gradient
+        scores = total / len(slots)
+        if c.grad_momentum:
+            if at.momentum is not None:
+                scores = c.grad_momentum * at.momentum + (1 - c.grad_momentum) * scores
+            at.momentum = scores
+        return scores
+
+    def _propose(
+        self, problem: SlotProblem, slot: Tensor, scores: Tensor | None, rng: Rng
+    ) -> Tensor:
+        """`[W, n]` candidates."""
+        c = self.config
+        positions_rng = rng.child("positions").torch()
+        tokens_rng = rng.child("token_choice").torch()
+        n = len(slot)
+        if c.token_selection == "random_per_position":
+            rows = proposals.replace_each_position(
+                slot, c.search_width, problem.allowed_ids, tokens_rng
+            )
+        else:
+            n_replace = min(c.n_replace, n)
+            if c.position_sampling == "even" and n_replace == 1:
+                positions = proposals.even_positions(n, c.search_width).unsqueeze(1)
+            else:
+                positions = proposals.uniform_positions(n, c.search_width, n_replace, positions_rng)
+            if scores is None:
+                rows = proposals.replace_uniformly(slot, positions, problem.allowed_ids, tokens_rng)
+            else:
+                best = proposals.shortlist(scores, problem.allowed, c.topk)
+                rows = proposals.replace_from_shortlist(slot, positions, best, tokens_rng)
+        return proposals.without_duplicates(rows, slot) if c.exclude_current else rows
+
+    def _accept(self, problem: SlotProblem, at: _Search, rows: Tensor) -> int:
+        """Score candidates and move to the best, or to the buffer's best; its rank among them."""
+        losses = problem.losses(rows, self.objective, length=at.length)
+        order = torch.sort(losses.loss, stable=True).indices.tolist()
+        winner = order[0]
+        if at.buffer.size:
+            for i in order:
+                at.buffer.add(
+                    float(losses.loss[i]),
+                    rows[i].tolist(),
+                    bool(losses.matches[i]),
+                    float(losses.per_token[i].mean()),
+                )
+            best = at.buffer.best
+            at.slot, at.loss, at.matched = torch.tensor(best.slot), best.target_loss, best.matched
+            moved = best.slot == rows[winner].tolist()
+        else:
+            at.slot = rows[winner]
+            at.loss = float(losses.per_token[winner].mean())
+            at.matched = bool(losses.matches[winner])
+            moved = True
+        if self.config.grow_target and at.matched and at.length < len(problem.target):
+            at.length += 1
+            at.buffer.clear()  # losses of another target length do not compare
+            at.matched = False
+        return winner if moved else -1
+
+    def _candidate(
+        self,
+        problem: SlotProblem,
+        at: _Search,
+        ctx: Context,
+        note: dict[str, object],
+        flags: tuple[str, ...] = (),
+    ) -> Candidate:
+        loss = at.loss
+        if self.config.grow_target:  # the recorded loss is that of the whole target
+            with ctx.phase("diagnosis"):
+                loss = float(problem.losses([at.slot.tolist()]).per_token[0].mean())
+        return Candidate.of(problem.at(at.slot), loss, state=at.state(), note=note, flags=flags)
