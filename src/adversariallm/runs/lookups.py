@@ -1,0 +1,92 @@
+"""The plan's sources as they are installed here: model catalog, datasets, judges, assets, store.
+
+Nothing is loaded or downloaded beyond the small files that fix a model's identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from adversariallm.core.errors import ConfigError, DataError
+from adversariallm.core.protocols import Needs
+from adversariallm.datasets import Dataset, load_dataset
+from adversariallm.models.identity import identity
+from adversariallm.models.options import ModelOptions, resolve
+from adversariallm.runs.plan import ModelFacts, Sources
+from adversariallm.runs.settings import explain_invalid
+
+if TYPE_CHECKING:
+    from adversariallm.runs.settings import Settings
+    from adversariallm.runs.store import Store
+
+
+def installed(store: Store | None = None) -> Sources:
+    """The sources of this machine.
+
+    Args:
+        store: where finished runs are looked up; None plans as if there were none.
+    """
+    if store is None or not Path(store.root).exists():
+        return Sources(model_facts, dataset, judge_fingerprint, asset_hash)
+    return Sources(model_facts, dataset, judge_fingerprint, asset_hash, store.status)
+
+
+def open_store(settings: Settings) -> Store:
+    """The run store that the settings name."""
+    from adversariallm.runs.store import Store
+
+    kept = settings.store
+    return Store(settings.out, ttl_s=kept.ttl_s, compression=kept.compression)
+
+
+def model_options(name: str, options: Mapping[str, Any]) -> ModelOptions:
+    """Validated loading options of a model.
+
+    Raises:
+        ConfigError: a wrong value, with its path.
+    """
+    try:
+        return ModelOptions(**options)
+    except ValidationError as error:
+        raise ConfigError(explain_invalid(error, f"models.{name}")) from None
+
+
+def model_facts(name: str, options: Mapping[str, Any]) -> ModelFacts:
+    """Identity and abilities of a model, from its card and files."""
+    chosen = model_options(name, options)
+    return ModelFacts(identity(resolve(name, chosen), chosen), Needs.white_box())
+
+
+def dataset(name: str, options: Mapping[str, Any]) -> Dataset:
+    """The selected items of a dataset."""
+    return load_dataset(name, **options)
+
+
+def judge_fingerprint(name: str, options: Mapping[str, Any]) -> str:
+    """What identifies a judge with its options."""
+    import judgezoo
+    from judgezoo.errors import JudgezooError
+
+    try:
+        return judgezoo.Judge.from_name(name, **options).fingerprint_id()
+    except JudgezooError as error:
+        raise ConfigError(f"judges.{name}: {error}") from None
+
+
+def asset_hash(asset: str) -> str:
+    """SHA-256 of an asset in the cache.
+
+    Raises:
+        DataError: it is not there; the text has the command that fetches it.
+    """
+    from judgezoo.assets import AssetStore
+    from judgezoo.errors import JudgezooError
+
+    try:
+        return AssetStore().asset(asset).sha256
+    except JudgezooError as error:
+        raise DataError(f"asset {asset!r}: {error}") from None

@@ -1,0 +1,448 @@
+"""From the settings of a command to the runs that remain to be done: pure, nothing is loaded.
+
+What it must know of models, data, judges and the store it asks `Sources` for; carrying runs out is
+the business of `runs.execute`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from adversariallm.core.config import stable_hash
+from adversariallm.core.errors import ConfigError, NeedsError
+from adversariallm.core.generation import GenerationConfig
+from adversariallm.core.plugins import ATTACKS, DATASETS, DEFENSES
+from adversariallm.core.protocols import AttackInfo, DefenseInfo, Needs
+from adversariallm.runs.presets import Preset, presets
+from adversariallm.runs.settings import Request, Settings, check_judge, configure, explain_invalid
+from adversariallm.runs.spec import (
+    Amounts,
+    BehaviorSet,
+    ModelSpec,
+    PluginSpec,
+    RunSpec,
+    RunTask,
+    Stopping,
+)
+
+if TYPE_CHECKING:
+    from adversariallm.datasets import Dataset
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What is known of a model before it is loaded.
+
+    Attributes:
+        identity: the JSON facts that fix its behavior.
+        gives: what it can give to an attack.
+    """
+
+    identity: Mapping[str, Any]
+    gives: Needs
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the plan looks things up; each is called once per distinct question.
+
+    Attributes:
+        model: facts about a model by name and loading options; makes no download.
+        dataset: the selected items of a dataset by name and options.
+        judge: fingerprint of a judge by name and options.
+        asset: SHA-256 of an asset that is at hand; an error with the command that fetches it else.
+        status: what the store knows about a run id: done, held, failed, or anything else for work
+            that remains.
+    """
+
+    model: Callable[[str, Mapping[str, Any]], ModelFacts]
+    dataset: Callable[[str, Mapping[str, Any]], Dataset]
+    judge: Callable[[str, Mapping[str, Any]], str]
+    asset: Callable[[str], str]
+    status: Callable[[str], str] = field(default=lambda run_id: "new")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run with its id and the settings it came from."""
+
+    run_id: str
+    task: RunTask
+    settings: Settings
+
+    @cached_property
+    def resources_key(self) -> str:
+        """Runs with an equal key need the same things loaded."""
+        spec = self.task.spec
+        parts = [
+            spec.models,
+            spec.defense,
+            sorted(spec.helpers.items()),
+            spec.judge,
+            spec.knowledge,
+        ]
+        return stable_hash([parts, [m.options for m in spec.models], spec.stopping])
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A run, or a combination of settings, that is not carried out, and why."""
+
+    label: str
+    reason: str
+    run: Planned | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a command amounts to.
+
+    Attributes:
+        todo: runs to carry out, those that need the same things loaded next to each other.
+        skipped: what is left out, each with its reason.
+        notes: remarks for the user.
+    """
+
+    todo: tuple[Planned, ...]
+    skipped: tuple[Skipped, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def done(self) -> tuple[Planned, ...]:
+        """Runs that are stored already: judges and further samples may still be missing."""
+        return tuple(s.run for s in self.skipped if s.run and s.reason.startswith("already done"))
+
+    def groups(self) -> list[tuple[Planned, ...]]:
+        """The runs to carry out, by what has to be loaded."""
+        return _grouped(self.todo)
+
+
+def _grouped(runs: Sequence[Planned]) -> list[tuple[Planned, ...]]:
+    groups: dict[str, list[Planned]] = {}
+    for run in runs:
+        groups.setdefault(run.resources_key, []).append(run)
+    return [tuple(group) for group in groups.values()]
+
+
+def plan(request: Request, sources: Sources, *, retry: bool = False) -> Plan:
+    """All runs that the command asks for, less those the store has.
+
+    Args:
+        request: the parsed command.
+        sources: what is known about the world.
+        retry: plan runs again that failed before.
+
+    Raises:
+        ConfigError: a name or value is wrong.
+        NeedsError: an attack needs what the model, the defense or the data cannot give.
+    """
+    planner = _Planner(sources)
+    runs: dict[str, Planned] = {}
+    repeated = 0
+    for settings in request.points():
+        for found in planner.runs(settings, request.overrides):
+            repeated += found.run_id in runs
+            runs.setdefault(found.run_id, found)
+    planner.finish(request)
+    todo, skipped = [], list(planner.refused.values())
+    for found in runs.values():
+        status = sources.status(found.run_id)
+        reason = _skip_reason(status, found, retry)
+        if reason:
+            skipped.append(Skipped(found.task.spec.label, reason, found))
+        else:
+            todo.append(found)
+    notes = [*request.notes, *planner.notes]
+    if repeated:
+        notes.append(f"{repeated} runs of the sweep are equal to others and count once")
+    ordered = [run for group in _grouped(todo) for run in group]
+    return Plan(tuple(ordered), tuple(skipped), tuple(notes))
+
+
+def _skip_reason(status: str, run: Planned, retry: bool) -> str:
+    where = f"{run.settings.out}/runs/{run.run_id[:2]}/{run.run_id}"
+    if status == "done":
+        return f"already done in {where}"
+    if status == "held":
+        return f"another process is working on it ({run.run_id})"
+    if status == "failed" and not retry:
+        return f"failed before ({run.run_id}); repeat the command with retry=true to try again"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What all seeds and behaviors of one point share: the specification but for `fit` and `seed`.
+
+    Attributes:
+        base: a specification whose fit set and seed are place holders.
+        semantic: its semantic values, worked out once.
+        sets: fit sets, their semantic values and their rows.
+    """
+
+    base: RunSpec
+    semantic: Mapping[str, Any]
+    sets: tuple[tuple[BehaviorSet, Mapping[str, Any], tuple[dict[str, Any], ...]], ...]
+
+
+class _Planner:
+    """Turns points of the sweep into runs and remembers what it looked up."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+        self.refused: dict[str, Skipped] = {}
+        self.notes: dict[str, None] = {}
+        self._memo: dict[tuple[str, ...], Any] = {}
+        self._used: set[str] = set()
+        self._presets: dict[str, bool] = {}
+
+    def _once(self, key: tuple[str, ...], make: Callable[[], Any]) -> Any:
+        if key not in self._memo:
+            self._memo[key] = make()
+        return self._memo[key]
+
+    def runs(self, settings: Settings, overrides: tuple[str, ...]) -> Iterator[Planned]:
+        """The runs of one point."""
+        everything = settings.attack == "all"
+        for name in ATTACKS.names() if everything else [ATTACKS.resolve(settings.attack)]:
+            # everything but the seed is worked out once for all seeds
+            seedless = settings.model_copy(update={"seed": 0})
+            try:
+                make = partial(self._case, name, settings, overrides)
+                case: _Case = self._once(("case", name, repr(seedless)), make)
+            except NeedsError as error:
+                if not everything:
+                    raise
+                self.refused.setdefault(str(error), Skipped(name, str(error)))
+                continue
+            yield from _runs(case, settings)
+
+    def _case(self, attack: str, settings: Settings, overrides: tuple[str, ...]) -> _Case:
+        info: AttackInfo = ATTACKS.load(attack).INFO
+        chosen = self._preset(attack, settings.preset)
+        self._used.add(f"attacks.{attack}")
+        options = {**chosen.options, **settings.attacks.get(attack, {})}
+        config = configure("attacks", attack, options)
+        data: Dataset = self._dataset(settings)
+        if info.target == "required":
+            data.require_targets(attack)
+        helpers = self._helpers(info, settings)
+        models, gives = self._models(settings, info)
+        shields, infos = self._defenses(settings)
+        _check_needs(info, settings, gives, infos)
+        generation = _generation(info, chosen, settings)
+        base = RunSpec(
+            attack=PluginSpec(name=attack, version=info.version, options=config.semantic()),
+            models=models,
+            defense=shields,
+            knowledge=settings.knowledge if shields else "unaware",
+            fit=BehaviorSet(dataset="", content_hash="", ids=(), keys=()),
+            generation=generation,
+            budget=settings.budget,
+            stopping=self._stopping(settings),
+            helpers=helpers,
+            judge=self._reward(info, settings),
+            assets={
+                asset: self._once(("asset", asset), partial(self.sources.asset, asset))
+                for asset in (*info.assets, *(a for i in infos for a in i.assets))
+            },
+            amounts=Amounts(
+                num_return_sequences=generation.num_return_sequences,
+                completions=settings.completions,
+                completion_block=settings.completion_block,
+                judges=self._judges(settings, data),
+                timing=settings.timing,
+            ),
+            overrides=overrides,
+        )
+        return _Case(base, base.semantic(), _fit_sets(info, data))
+
+    def _preset(self, attack: str, name: str | None) -> Preset:
+        if name is None:
+            return Preset(source="defaults")
+        found = presets(attack)
+        self._presets[name] = self._presets.get(name, False) or name in found
+        if name not in found:
+            self.notes[f"attack {attack} has no preset {name!r}: its defaults hold"] = None
+        return found.get(name, Preset(source="defaults"))
+
+    def _dataset(self, settings: Settings) -> Dataset:
+        name = DATASETS.resolve(settings.dataset)
+        options = settings.datasets.get(name, {})
+        self._used.add(f"datasets.{name}")
+        found: Dataset = self._once(
+            ("dataset", name, repr(options)), partial(self.sources.dataset, name, options)
+        )
+        return found
+
+    def _model(self, name: str, settings: Settings) -> tuple[ModelSpec, Needs]:
+        options = settings.models.get(name, {})
+        self._used.add(f"models.{name}")
+        facts: ModelFacts = self._once(
+            ("model", name, repr(options)), partial(self.sources.model, name, options)
+        )
+        spec = ModelSpec(name=name, identity=dict(facts.identity), options=options)
+        return spec, facts.gives
+
+    def _models(
+        self, settings: Settings, info: AttackInfo
+    ) -> tuple[tuple[ModelSpec, ...], dict[str, Needs]]:
+        if len(settings.model) > 1 and info.fits != "many":
+            raise NeedsError(
+                f"attack {info.name!r} fits one model per run, given {len(settings.model)}: "
+                f"write model={','.join(settings.model)} without brackets for one run each"
+            )
+        found = {name: self._model(name, settings) for name in settings.model}
+        return tuple(s for s, _ in found.values()), {n: g for n, (_, g) in found.items()}
+
+    def _defenses(
+        self, settings: Settings
+    ) -> tuple[tuple[PluginSpec, ...], tuple[DefenseInfo, ...]]:
+        shields, infos = [], []
+        for given in settings.defense:
+            name = DEFENSES.resolve(given)
+            self._used.add(f"defenses.{name}")
+            info: DefenseInfo = DEFENSES.load(name).INFO
+            config = configure("defenses", name, settings.defenses.get(name, {}))
+            shields.append(PluginSpec(name=name, version=info.version, options=config.semantic()))
+            infos.append(info)
+        return tuple(shields), tuple(infos)
+
+    def _helpers(self, info: AttackInfo, settings: Settings) -> dict[str, ModelSpec]:
+        roles: dict[str, str] = dict(info.helpers)
+        for name in settings.defense:
+            roles |= DEFENSES.load(name).INFO.helpers
+        for role, purpose in roles.items():
+            if role not in settings.helpers:
+                raise NeedsError(
+                    f"attack {info.name!r} needs a helper model: {role} ({purpose}); "
+                    f"give helpers.{role}=MODEL"
+                )
+        return {role: self._model(settings.helpers[role], settings)[0] for role in sorted(roles)}
+
+    def _judge(self, name: str, settings: Settings) -> str:
+        check_judge(name)
+        self._used.add(f"judges.{name}")
+        options = settings.judges.get(name, {})
+        found: str = self._once(
+            ("judge", name, repr(options)), partial(self.sources.judge, name, options)
+        )
+        return found
+
+    def _stopping(self, settings: Settings) -> Stopping:
+        rule = settings.stopping
+        if rule.judge is None:
+            return Stopping(loss=rule.loss)
+        return Stopping(
+            loss=rule.loss,
+            judge=rule.judge,
+            judge_fingerprint=self._judge(rule.judge, settings),
+            threshold=rule.threshold,
+        )
+
+    def _reward(self, info: AttackInfo, settings: Settings) -> PluginSpec | None:
+        if not info.judge:
+            return None
+        if settings.reward is None:
+            raise NeedsError(
+                f"attack {info.name!r} needs a judge's rewards inside its search; give reward=JUDGE"
+            )
+        fingerprint = self._judge(settings.reward, settings)
+        options = {**settings.judges.get(settings.reward, {}), "fingerprint": fingerprint}
+        return PluginSpec(name=settings.reward, version=1, options=options)
+
+    def _judges(self, settings: Settings, data: Dataset) -> tuple[str, ...]:
+        names = settings.judge
+        if names == ("auto",):
+            names = ("exact_match" if data.info.purpose == "utility" else "refusal_prefix",)
+        for name in names:
+            self._judge(name, settings)
+        return names
+
+    def finish(self, request: Request) -> None:
+        """Say which settings had no effect, and refuse a preset that no attack has."""
+        for name, known in self._presets.items():
+            if not known:
+                raise ConfigError(
+                    f"preset={name!r}: no attack of this command has it; "
+                    "`adversariallm explain ATTACK` lists an attack's presets"
+                )
+        for key, text in request.typed.items():
+            head, *rest = key.split(".")
+            section = f"{head}.{'.'.join(rest[:-1]) if head == 'models' else ''.join(rest[:1])}"
+            if rest and head in ("attacks", "datasets", "defenses", "models", "judges"):
+                if section not in self._used:
+                    self.notes[f"{text} has no effect: this command does not use {section}"] = None
+
+
+def _runs(case: _Case, settings: Settings) -> Iterator[Planned]:
+    """One run per fit set."""
+    for fit, semantic, rows in case.sets:
+        spec = case.base.model_copy(update={"seed": settings.seed, "fit": fit})
+        run_id = stable_hash({**case.semantic, "seed": settings.seed, "fit": semantic})
+        yield Planned(run_id, RunTask(spec=spec, fit=rows), settings)
+
+
+def _fit_sets(
+    info: AttackInfo, data: Dataset
+) -> tuple[tuple[BehaviorSet, Mapping[str, Any], tuple[dict[str, Any], ...]], ...]:
+    """One fit set per behavior, or one with all of them."""
+    files = sorted(data.files.values())
+    own = next((f for f in files if f.startswith("custom:")), None)
+    content = stable_hash([data.info.name, data.info.version, files])
+    behaviors = tuple(data)
+    chunks = [behaviors] if info.fits == "many" else [(b,) for b in behaviors]
+    sets = []
+    for chunk in chunks:
+        fit = BehaviorSet(
+            dataset=own or data.info.name,
+            content_hash=content,
+            ids=tuple(b.id for b in chunk),
+            keys=tuple(b.key for b in chunk),
+        )
+        sets.append((fit, fit.semantic(), tuple(b.to_dict() for b in chunk)))
+    return tuple(sets)
+
+
+def _check_needs(
+    info: AttackInfo,
+    settings: Settings,
+    gives: Mapping[str, Needs],
+    defenses: Sequence[DefenseInfo],
+) -> None:
+    """Refuse an attack that the model, or what the defense lets through, cannot serve."""
+    for model, given in gives.items():
+        _require(info, given, f"model {model!r} gives", "use a local model")
+    if settings.knowledge == "black_box" and defenses:
+        _require(info, Needs.TEXT, "knowledge=black_box gives", "use knowledge=unaware or adaptive")
+    if settings.knowledge == "adaptive":
+        for defense in defenses:
+            _require(
+                info, defense.passes, f"defense {defense.name!r} lets through",
+                "use knowledge=unaware, which attacks the model without it",
+            )  # fmt: skip
+
+
+def _require(info: AttackInfo, given: Needs, who: str, remedy: str) -> None:
+    missing = info.needs & ~given
+    if missing:
+        names = ", ".join(str(m.name).lower() for m in missing)
+        raise NeedsError(
+            f"attack {info.name!r} needs {names}, but {who} only "
+            f"{', '.join(str(g.name).lower() for g in given) or 'nothing'}; "
+            f"{remedy}, or choose an attack that needs less"
+        )
+
+
+def _generation(info: AttackInfo, chosen: Preset, settings: Settings) -> GenerationConfig:
+    """Decoding options: the user's, else the preset's, else the attack's, else the defaults."""
+    merged = {**info.generation, **chosen.generation_config, **settings.generation_config}
+    try:
+        return GenerationConfig(**merged)
+    except ValidationError as error:
+        raise ConfigError(explain_invalid(error, "generation_config")) from None
