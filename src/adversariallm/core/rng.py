@@ -43,9 +43,13 @@ class Rng:
         return Rng((*self.path, *names))
 
     def _digest(self, *counter: int) -> bytes:
-        parts = (*self.path, "|", *counter)
-        text = "\x1f".join(f"{'i' if isinstance(p, int) else 's'}{p}" for p in parts)
-        return hashlib.blake2b(text.encode("utf-8"), digest_size=16).digest()
+        """128 bits of (path, counter); lengths and kinds are written out, so no two paths meet."""
+        parts = []
+        for kind, names in (("n", self.path), ("c", counter)):
+            for name in names:
+                text = str(name)
+                parts.append(f"{kind}{'i' if isinstance(name, int) else 's'}{len(text)}:{text}")
+        return hashlib.blake2b("".join(parts).encode("utf-8"), digest_size=16).digest()
 
     @property
     def seed(self) -> int:
