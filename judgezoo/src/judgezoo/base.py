@@ -269,11 +269,18 @@ class Judge:
             "backend": None if self.backend is None else backend_identity(self.backend),
             "deviations": list(self.deviations),
             "judgezoo": version("judgezoo"),
+            "observed": self.observed(),
         }
 
+    def observed(self) -> dict[str, Any]:
+        """Return what only use reveals: served model strings, resolved commits, self-test."""
+        observe = getattr(self.backend, "observed", None)
+        return dict(observe()) if callable(observe) else {}
+
     def fingerprint_id(self) -> str:
-        """Return 16 hexadecimal digits of the fingerprint without the package version."""
-        content = {k: v for k, v in self.fingerprint().items() if k != "judgezoo"}
+        """Return 16 hexadecimal digits that do not change with use or with a package release."""
+        volatile = {"judgezoo", "observed"}
+        content = {k: v for k, v in self.fingerprint().items() if k not in volatile}
         text = json.dumps(content, sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -294,9 +301,12 @@ class Judge:
         facts: list[dict[str, Any]] = []
         for index in range(count):
             context = None if contexts is None else contexts[index]
-            fact = {"context": context} if isinstance(context, str) else dict(context or {})
-            if goals is not None and goals[index] is not None:
-                fact["goal"] = goals[index]
+            fact: dict[str, Any] = (
+                {"context": context} if isinstance(context, str) else dict(context or {})
+            )
+            goal = None if goals is None else goals[index]
+            if goal is not None:
+                fact["goal"] = goal
             facts.append(fact)
         return facts
 

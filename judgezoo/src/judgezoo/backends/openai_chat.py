@@ -1,0 +1,142 @@
+"""The OpenAI chat-completions protocol, as spoken by OpenAI and by compatible servers.
+
+One call is one attempt: the SDK's retries are off, and no key appears in any message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from judgezoo.backends.base import ChatChoice, ChatReply, ChatRequest, Usage
+from judgezoo.backends.config import EndpointConfig
+from judgezoo.backends.wire import CallFailed, failure
+
+__all__ = ["OpenAIDriver"]
+
+
+class OpenAIDriver:
+    """Sends requests through the ``openai`` SDK."""
+
+    def __init__(self, config: EndpointConfig, key: str | None) -> None:
+        """Make the client.
+
+        Args:
+            config: the endpoint.
+            key: the secret; None for servers that want none.
+        """
+        import openai
+
+        self._openai = openai
+        self._config = config
+        self._key = key
+        self._client = openai.OpenAI(
+            api_key=key or "none", base_url=config.base_url, max_retries=0, timeout=config.timeout_s
+        )
+
+    def call(self, request: ChatRequest, timeout_s: float) -> ChatReply:
+        """Make one attempt; see `judgezoo.backends.wire.Driver`."""
+        parameters = self._parameters(request)
+        try:
+            raw = self._client.chat.completions.with_raw_response.create(
+                **parameters, timeout=timeout_s
+            )
+            completion = raw.parse()
+            reply = self._reply(completion, raw.headers, parameters)
+        except self._openai.APIStatusError as error:
+            message = str(error.body or error.message)
+            raise failure(error.status_code, message, error.response.headers, self._key) from None
+        except self._openai.OpenAIError as error:
+            message = f"{type(error).__name__}: {error}"
+            raise failure(None, message, {}, self._key) from None
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            message = f"malformed response ({type(error).__name__})"
+            raise CallFailed(message, retryable=True) from None
+        return reply
+
+    def _parameters(self, request: ChatRequest) -> dict[str, Any]:
+        """Return the SDK's arguments."""
+        config = self._config
+        messages = [{"role": m["role"], "content": m["content"]} for m in request.messages]
+        extra = dict(config.extra_body)
+        if request.prefill is not None:
+            messages.append({"role": "assistant", "content": request.prefill})
+            if config.effective_capabilities().prefill == "continue_final_message":
+                extra |= {"continue_final_message": True, "add_generation_prompt": False}
+        if request.top_k is not None:
+            extra["top_k"] = request.top_k
+        optional = {
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "seed": request.seed,
+            "stop": list(request.stop) or None,
+            "n": request.n if request.n > 1 else None,
+            "logprobs": True if request.top_logprobs is not None else None,
+            "top_logprobs": request.top_logprobs,
+            "response_format": self._response_format(request),
+            "extra_body": extra or None,
+        }
+        limit = request.max_tokens + config.reasoning_allowance
+        return {
+            "model": config.model,
+            "messages": messages,
+            config.token_field(): limit,
+            **{name: value for name, value in optional.items() if value is not None},
+        }
+
+    def _response_format(self, request: ChatRequest) -> dict[str, Any] | None:
+        if request.schema is None:
+            return None
+        if self._config.effective_capabilities().schema_mode == "json_mode":
+            return {"type": "json_object"}
+        schema = {"name": "answer", "schema": dict(request.schema), "strict": True}
+        return {"type": "json_schema", "json_schema": schema}
+
+    def _reply(
+        self, completion: Any, headers: Mapping[str, str], parameters: Mapping[str, Any]
+    ) -> ChatReply:
+        """Translate a completion."""
+        choices = tuple(_choice(choice) for choice in completion.choices)
+        if not choices:
+            raise ValueError("no choices")
+        return ChatReply(
+            choices=choices,
+            usage=_usage(completion.usage),
+            served_model=completion.model,
+            system_fingerprint=getattr(completion, "system_fingerprint", None),
+            request_id=headers.get("x-request-id"),
+            sent={k: v for k, v in parameters.items() if k != "messages"},
+        )
+
+
+def _choice(choice: Any) -> ChatChoice:
+    message = choice.message
+    reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
+    return ChatChoice(
+        text=message.content or "",
+        finish_reason=choice.finish_reason or "unknown",
+        refusal=getattr(message, "refusal", None),
+        reasoning=reasoning if isinstance(reasoning, str) else None,
+        logprobs=_logprobs(choice.logprobs),
+    )
+
+
+def _logprobs(logprobs: Any) -> tuple[tuple[tuple[str, float], ...], ...] | None:
+    if logprobs is None or not logprobs.content:
+        return None
+    return tuple(
+        tuple((top.token, top.logprob) for top in token.top_logprobs) for token in logprobs.content
+    )
+
+
+def _usage(usage: Any) -> Usage:
+    if usage is None:
+        return Usage()
+    prompt = getattr(usage, "prompt_tokens_details", None)
+    output = getattr(usage, "completion_tokens_details", None)
+    return Usage(
+        input_tokens=usage.prompt_tokens or 0,
+        output_tokens=usage.completion_tokens or 0,
+        cached_tokens=getattr(prompt, "cached_tokens", None) or 0,
+        reasoning_tokens=getattr(output, "reasoning_tokens", None) or 0,
+    )

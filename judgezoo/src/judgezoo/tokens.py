@@ -1,0 +1,136 @@
+"""Text to token ids for judges: one beginning-of-text token, user text that stays text, clipping.
+
+It takes any transformers tokenizer and imports no model library itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from judgezoo.filling import Filled
+
+__all__ = ["clip_text", "encode", "fit_response", "single_token_id", "special_strings"]
+
+
+def special_strings(tokenizer: Any) -> tuple[str, ...]:
+    """Return the texts that the tokenizer reads as special tokens."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return tuple({str(token) for token in added.values() if token.special})
+
+
+def encode(tokenizer: Any, filled: Filled) -> list[int]:
+    """Return the ids of a filled prompt, with the beginning-of-text token once.
+
+    Strings in the inserted values that look like special tokens are encoded as plain text.
+
+    Args:
+        tokenizer: a transformers tokenizer.
+        filled: the prompt and where the values stand in it.
+    """
+    specials = special_strings(tokenizer)
+    inserted = [filled.text[start:end] for start, end in filled.spans]
+    if any(special in value for value in inserted for special in specials):
+        ids = _encode_protected(tokenizer, filled, specials)
+    else:
+        ids = _plain_ids(tokenizer, filled.text, split_special=False)
+    bos = tokenizer.bos_token_id
+    if bos is not None and ids[:1] != [bos] and _adds_bos(tokenizer):
+        return [bos, *ids]
+    return ids
+
+
+def _plain_ids(tokenizer: Any, text: str, *, split_special: bool) -> list[int]:
+    """Encode without adding anything."""
+    encoding = tokenizer(
+        text, add_special_tokens=False, split_special_tokens=split_special, verbose=False
+    )
+    return list(encoding["input_ids"])
+
+
+def _adds_bos(tokenizer: Any) -> bool:
+    """Tell whether the tokenizer starts texts with its beginning-of-text token."""
+    ids = tokenizer("a", verbose=False)["input_ids"]
+    return bool(ids[:1] == [tokenizer.bos_token_id])
+
+
+def _encode_protected(tokenizer: Any, filled: Filled, specials: Sequence[str]) -> list[int]:
+    """Encode the template's special tokens as such and everything else as text."""
+    ids: list[int] = []
+    start = position = 0
+    text = filled.text
+    ordered = sorted(specials, key=len, reverse=True)
+    while position < len(text):
+        inside = next((end for begin, end in filled.spans if begin <= position < end), None)
+        if inside is not None:
+            position = inside
+            continue
+        special = next((s for s in ordered if text.startswith(s, position)), None)
+        if special is None:
+            position += 1
+            continue
+        ids += _plain_ids(tokenizer, text[start:position], split_special=True)
+        ids.append(tokenizer.convert_tokens_to_ids(special))
+        position += len(special)
+        start = position
+    return ids + _plain_ids(tokenizer, text[start:], split_special=True)
+
+
+def clip_text(tokenizer: Any, text: str, limit: int) -> str:
+    """Return the longest beginning of a text that has at most ``limit`` tokens.
+
+    Args:
+        tokenizer: a transformers tokenizer.
+        text: what to clip; returned unchanged when short enough.
+        limit: number of tokens, without special tokens.
+    """
+    ids = _plain_ids(tokenizer, text, split_special=True)
+    if len(ids) <= limit:
+        return text
+    return str(
+        tokenizer.decode(ids[:limit], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    )
+
+
+def fit_response(
+    build: Callable[[str], list[int]], tokenizer: Any, response: str, limit: int
+) -> tuple[list[int], bool] | None:
+    """Build prompt ids that fit, shortening the response from its end where needed.
+
+    The instructions before and after the response are never cut.
+
+    Args:
+        build: makes the prompt ids for a response.
+        tokenizer: a transformers tokenizer.
+        response: the judged text.
+        limit: most ids.
+
+    Returns:
+        The ids and whether the response was shortened; None when the prompt does not fit even with
+        an empty response.
+    """
+    ids = build(response)
+    if len(ids) <= limit:
+        return ids, False
+    if len(build("")) > limit:
+        return None
+    length = len(_plain_ids(tokenizer, response, split_special=True))
+    keep = max(0, length - (len(ids) - limit))
+    while True:
+        ids = build(clip_text(tokenizer, response, keep) if keep else "")
+        if len(ids) <= limit:
+            return ids, True
+        keep = max(0, keep - max(1, len(ids) - limit))
+
+
+def single_token_id(tokenizer: Any, text: str) -> int | None:
+    """Return the id of a text that is one token of the vocabulary, else None.
+
+    Args:
+        tokenizer: a transformers tokenizer.
+        text: token as the vocabulary spells it.
+    """
+    token_id = tokenizer.convert_tokens_to_ids(text)
+    if token_id is None or token_id == tokenizer.unk_token_id:
+        return None
+    return int(token_id)

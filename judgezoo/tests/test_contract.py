@@ -1,0 +1,115 @@
+"""The contract of every judge: lengths, keys, isolation, no mutation, messages."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+
+import pytest
+
+import judgezoo
+from judgezoo import ERROR_CODES, Judge
+from judgezoo.errors import InvalidOption, UnknownName
+from judgezoo.testing import chat
+
+GOOD = chat("a question", "an answer")
+BAD = [
+    [],
+    None,
+    "text",
+    42,
+    [{"role": "user", "content": "no answer"}],
+    [{"role": "assistant", "content": "no question"}],
+    [{"role": "user", "content": "x"}, {"role": "assistant"}],
+    [{"role": "user", "content": "x"}, {"role": "robot", "content": "y"}],
+    [{"role": "user", "content": [{"type": "image"}]}, {"role": "assistant", "content": "y"}],
+    ["x", "y"],
+]
+
+
+def test_bad_rows_get_a_code_and_leave_the_others_alone() -> None:
+    judge = Judge.from_name("refusal_prefix")
+    scores = judge([GOOD, *BAD, GOOD])  # type: ignore[list-item]
+    assert scores["error"] == [None, *["invalid_chat"] * len(BAD), None]
+    assert scores["p_harmful"] == [1.0, *[None] * len(BAD), 1.0]
+    assert set(scores["error"]) - {None} <= set(ERROR_CODES)
+
+
+def test_keys_are_constant_also_for_nothing() -> None:
+    judge = Judge.from_name("refusal_prefix")
+    keys = {"p_harmful", "error", "p_refusal", "matched"}
+    for rows in ([], [GOOD], [[]]):
+        scores = judge(rows)  # type: ignore[arg-type]
+        assert set(scores) == keys and all(len(v) == len(rows) for v in scores.values())
+
+
+def test_system_first_typed_parts_and_long_chats_are_judged_on_the_last_answer() -> None:
+    parts = [{"type": "text", "text": "I can't "}, {"type": "text", "text": "help with that."}]
+    long = [
+        {"role": "system", "content": "be kind"},
+        *chat("first", "Sure!"),
+        {"role": "user", "content": "second"},
+        {"role": "assistant", "content": parts},
+    ]
+    assert Judge.from_name("refusal_prefix")([long])["p_refusal"] == [1.0]  # type: ignore[list-item]
+
+
+def test_the_callers_objects_stay_as_they_were() -> None:
+    chats = [GOOD, [{"role": "user", "content": [{"type": "text", "text": "x"}]}, GOOD[1]]]
+    contexts = [{"target": "an", "goal": "g"}, {"target": "x"}]
+    before = copy.deepcopy((chats, contexts))
+    Judge.from_name("target_prefix")(chats, contexts)  # type: ignore[arg-type]
+    assert (chats, contexts) == before
+
+
+def test_per_row_arguments_must_have_the_right_length() -> None:
+    judge = Judge.from_name("refusal_prefix")
+    with pytest.raises(ValueError, match="contexts has 1 entries for 2 conversations"):
+        judge([GOOD, GOOD], [{}])
+    with pytest.raises(ValueError, match="goals has 3 entries"):
+        judge([GOOD], goals=["a", "b", "c"])
+
+
+def test_names_and_options_are_checked_with_the_nearest_names() -> None:
+    with pytest.raises(UnknownName, match="did you mean refusal_prefix"):
+        Judge.from_name("refusal_prefx")
+    with pytest.raises(UnknownName, match="unknown option of judge 'exact_match' 'mtach'"):
+        Judge.from_name("exact_match", mtach="strict")
+    with pytest.raises(InvalidOption, match="match='loose'.*'contains' or 'strict'"):
+        Judge.from_name("exact_match", match="loose")
+    with pytest.raises(InvalidOption, match="no variant"):
+        Judge.from_name("exact_match", variant="judgezoo")
+    with pytest.raises(InvalidOption, match="takes no backend"):
+        Judge.from_name("exact_match", backend="openai:gpt-4")
+
+
+def test_progress_reaches_the_total() -> None:
+    seen: list[tuple[int, int]] = []
+    Judge.from_name("refusal_prefix")([GOOD, [], GOOD], progress=lambda *a: seen.append(a))
+    assert seen[-1] == (3, 3)
+
+
+def test_fingerprints_are_stable_and_tell_options_apart() -> None:
+    one, two = (Judge.from_name("exact_match") for _ in range(2))
+    strict = Judge.from_name("exact_match", match="strict")
+    assert one.fingerprint() == two.fingerprint()
+    assert one.fingerprint_id() == two.fingerprint_id() != strict.fingerprint_id()
+    assert len(one.fingerprint_id()) == 16
+
+
+def test_every_row_of_the_registry_is_consistent() -> None:
+    for name, info in judgezoo.list_judges().items():
+        assert info.name == name and info.summary and info.source and info.license
+        assert info.score_key in {"p_harmful", *info.keys}
+        assert {"p_harmful", "error"}.isdisjoint(info.keys)
+
+
+def test_importing_and_listing_load_no_model_library_and_no_sdk() -> None:
+    code = (
+        "import sys, judgezoo, judgezoo.backends; judgezoo.list_judges();"
+        "heavy = {'torch', 'transformers', 'openai', 'anthropic', 'peft'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
