@@ -1,0 +1,52 @@
+"""Show what `run` would do, without doing it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from adversariallm.cli import OVERRIDES
+
+CONTEXT = OVERRIDES
+
+
+def command(
+    overrides: Annotated[list[str], typer.Argument(help="the overrides of `run`")],
+    explain: Annotated[
+        str | None, typer.Option("--explain", metavar="KEY", help="Tell where KEY's value is from.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    limit: Annotated[int, typer.Option(help="How many runs to list.")] = 20,
+) -> None:
+    """List the runs that the overrides ask for, and what is skipped and why."""
+    from adversariallm.cli._console import say, say_json, say_skipped
+    from adversariallm.runs.campaign import prepare
+    from adversariallm.runs.lookups import installed, open_store
+    from adversariallm.runs.origins import origins
+    from adversariallm.runs.plan import plan
+
+    request, settings = prepare(overrides)
+    if explain is not None:
+        for origin in origins(request, explain):
+            say(str(origin))
+        return
+    found = plan(request, installed(open_store(settings)), retry=settings.retry)
+    if as_json:
+        say_json(
+            {
+                "todo": [{"run_id": r.run_id, "label": r.task.spec.label} for r in found.todo],
+                "skipped": [{"label": s.label, "reason": s.reason} for s in found.skipped],
+                "notes": list(found.notes),
+            }
+        )
+        return
+    for note in found.notes:
+        say(f"note: {note}")
+    for planned in found.todo[:limit]:
+        say(f"{planned.run_id}  {planned.task.spec.label}")
+    if len(found.todo) > limit:
+        say(f"... and {len(found.todo) - limit} more")
+    say_skipped([(s.label, s.reason) for s in found.skipped])
+    models = len(found.groups())
+    say(f"{len(found.todo)} runs to do in {models} group(s), {len(found.skipped)} skipped")
