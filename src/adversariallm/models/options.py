@@ -1,13 +1,13 @@
-"""What a user may say about a model, and the fully stated card that name and options make together.
+"""What a user may say about a model, and the card that name and options make together.
 
-It decides nothing silently: outside the catalog, number format, quantization and template have to be
-stated. Nothing here reads weights.
+It decides nothing silently: outside the catalog, number format, quantization and template have to
+be stated. Nothing here reads weights.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import Field
 
@@ -24,6 +24,7 @@ from adversariallm.models.card import (
     catalog,
     find_card,
 )
+from adversariallm.tokenization.formats import list_templates
 
 INERT: dict[str, Any] = {"inert": True}
 
@@ -41,10 +42,16 @@ class ModelOptions(FrozenConfig):
     revision: str | None = Field(None, description="commit of a hub model")
     adapter: str | None = Field(None, description="PEFT adapter: a folder or a hub id")
     system_prompt: str | None = Field(
-        None, description="system message put before conversations that have none"
+        None,
+        description="system message where a conversation has none; null leaves it to the template",
     )
-    thinking: Literal["on", "off", "low", "medium", "high"] | None = Field(
-        None, description="reasoning mode, where the template has one"
+    thinking: Literal["default", "on", "off", "low", "medium", "high"] = Field(
+        "default", description="reasoning mode, where the template has one"
+    )
+    answer_at: Literal["answer", "start"] = Field(
+        "answer",
+        description="where a target or prefill stands: where the template puts an answer, or right "
+        "where the model starts to write",
     )
     context_length: int | None = Field(None, ge=1, description="lower the context window to this")
     trust_remote_code: bool = Field(
@@ -115,23 +122,25 @@ def _outside_catalog(name: str, options: ModelOptions) -> ModelCard:
     choices = {
         "dtype": DTYPES,
         "quantization": QUANTIZATIONS,
-        "template": ("tokenizer", *_templates(), "a .jinja file"),
+        "template": ("tokenizer", *list_templates(), "a .jinja file"),
     }
     missing = [
-        f"{key} ({' | '.join(c)})" for key, c in choices.items() if getattr(options, key) is None
+        f"models.NAME.{key}={'|'.join(valid)}"
+        for key, valid in choices.items()
+        if getattr(options, key) is None
     ]
     if missing:
         raise ConfigError(
-            f"model={name} is not in the catalog, so state models.NAME.{', models.NAME.'.join(missing)}. "
-            "These change results, so nothing is assumed."
+            f"model={name} is not in the catalog, and these change results, so nothing is assumed: "
+            f"state {', '.join(missing)}"
         )
     return ModelCard(
         name=name,
         summary="outside the catalog",
         source=source,
-        dtype=options.dtype,
-        quantization=options.quantization,
-        template=options.template,
+        dtype=cast("Dtype", options.dtype),
+        quantization=cast("Quantization", options.quantization),
+        template=cast("str", options.template),
         adapter=options.adapter,
         context_length=options.context_length,
     )

@@ -104,7 +104,7 @@ def fetch_hub(source: HubSource, *, weights: bool = True) -> Path:
 
 
 def _require_name_resolution(endpoint: str, repo: str) -> None:
-    """One look-up in place of the client's retries, which take 23 s a file where there is no hub."""
+    """One look-up instead of the client's retries, which take 23 s a file without a hub."""
     if urllib.request.getproxies():
         return
     host = urlsplit(endpoint).hostname or endpoint

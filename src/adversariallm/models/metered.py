@@ -1,0 +1,182 @@
+"""The metered model: the only thing that charges a budget.
+
+It passes every call on unchanged and books what the answer says it cost. It computes nothing
+itself, and offers nothing that would let work escape the meter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from adversariallm.core.budget import Meter, Usage
+from adversariallm.core.errors import NeedsError
+from adversariallm.core.generation import GenerationConfig
+from adversariallm.core.protocols import (
+    ChatModel,
+    Gradient,
+    Logits,
+    Losses,
+    Needs,
+    Objective,
+    WhiteBoxModel,
+    Work,
+)
+from adversariallm.core.rng import Rng
+from adversariallm.core.types import Conversation, ModelInput, Reply
+
+if TYPE_CHECKING:
+    import torch
+
+    from adversariallm.tokenization import ChatTokenizer
+
+
+class MeteredModel:
+    """A model whose calls are charged to a meter under a role.
+
+    Before a call the limits are checked, so that a batch which would pass the query limit is never
+    sent; after it the useful work is booked. A prefix that an algorithm shares is booked once a run.
+    """
+
+    def __init__(self, model: ChatModel, meter: Meter, *, role: str = "model") -> None:
+        """Charge the calls of `model` to `meter` as `role`."""
+        self._model = model
+        self._meter = meter
+        self.role = role
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self._model.name
+
+    @property
+    def gives(self) -> Needs:
+        """What the model gives."""
+        return self._model.gives
+
+    def identity(self) -> Mapping[str, Any]:
+        """Identity of the model."""
+        return self._model.identity()
+
+    def generate(
+        self,
+        inputs: Sequence[Conversation | ModelInput],
+        generation: GenerationConfig,
+        rngs: Sequence[Rng],
+        *,
+        json_schema: Mapping[str, Any] | None = None,
+    ) -> list[Reply]:
+        """The model's replies; each is one query, and a defense's own work counts as `defense`."""
+        self._meter.check(self.role, queries=len(inputs))
+        replies = self._model.generate(inputs, generation, rngs, json_schema=json_schema)
+        usage = sum((reply.usage for reply in replies), Usage())
+        self._meter.charge(self.role, usage, executed=sum(reply.executed for reply in replies))
+        defense = sum((reply.defense_usage for reply in replies), Usage())
+        if defense != Usage():
+            self._meter.charge("defense", defense)
+        return replies
+
+    @property
+    def chat(self) -> ChatTokenizer:
+        """Template and tokenizer of the model; encoding costs nothing."""
+        return self._white_box(Needs.TOKENS).chat
+
+    @property
+    def num_embeddings(self) -> int:
+        """V, the number of rows of the input embedding."""
+        return self._white_box(Needs.TOKENS).num_embeddings
+
+    @property
+    def context_length(self) -> int:
+        """Longest input plus output, in tokens."""
+        return self._white_box(Needs.TOKENS).context_length
+
+    def losses(
+        self,
+        inputs: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+        *,
+        objective: Objective | None = None,
+        shared: int = 0,
+    ) -> Losses:
+        """Losses of the targets; every input is one query."""
+        model = self._white_box(Needs.LOGITS)
+        self._meter.check(self.role, queries=len(inputs))
+        found = model.losses(inputs, targets, objective=objective, shared=shared)
+        self._book(found.work)
+        return found
+
+    def gradient(
+        self,
+        input_ids: Sequence[int],
+        slot: Sequence[int],
+        target: Sequence[int],
+        *,
+        objective: Objective | None = None,
+        slot_embeddings: torch.Tensor | None = None,
+        shared: int = 0,
+    ) -> Gradient:
+        """Gradient at the slot; one query."""
+        model = self._white_box(Needs.GRADIENTS)
+        self._meter.check(self.role, queries=1)
+        found = model.gradient(
+            input_ids,
+            slot,
+            target,
+            objective=objective,
+            slot_embeddings=slot_embeddings,
+            shared=shared,
+        )
+        self._book(found.work)
+        return found
+
+    def next_logits(self, inputs: Sequence[Sequence[int]], *, shared: int = 0) -> Logits:
+        """Logits after each input; every input is one query."""
+        model = self._white_box(Needs.LOGITS)
+        self._meter.check(self.role, queries=len(inputs))
+        found = model.next_logits(inputs, shared=shared)
+        self._book(found.work)
+        return found
+
+    def soft_losses(
+        self,
+        inputs: Sequence[torch.Tensor],
+        targets: Sequence[Sequence[int]],
+        *,
+        objective: Objective | None = None,
+    ) -> Losses:
+        """Losses of inputs given as embedding rows; every input is one query."""
+        model = self._white_box(Needs.EMBEDDINGS)
+        self._meter.check(self.role, queries=len(inputs))
+        found = model.soft_losses(inputs, targets, objective=objective)
+        self._book(found.work)
+        return found
+
+    def token_scores(self, slot_gradient: torch.Tensor) -> torch.Tensor:
+        """Slot gradient times embeddings; part of the gradient that was charged."""
+        return self._white_box(Needs.GRADIENTS).token_scores(slot_gradient)
+
+    def embed(self, ids: Sequence[int]) -> torch.Tensor:
+        """Embedding vectors; a look-up, not charged."""
+        return self._white_box(Needs.GRADIENTS).embed(ids)
+
+    def embedding_matrix(self) -> torch.Tensor:
+        """All embedding vectors; a look-up, not charged."""
+        return self._white_box(Needs.GRADIENTS).embedding_matrix()
+
+    def _white_box(self, need: Needs) -> WhiteBoxModel:
+        """The model, if it gives `need`."""
+        if need not in self._model.gives:
+            given = ", ".join(n.name or "" for n in self._model.gives).lower()
+            raise NeedsError(
+                f"model {self._model.name!r} does not give {str(need.name).lower()}, it gives "
+                f"{given}; the attack's INFO.needs must ask for what it uses"
+            )
+        return cast("WhiteBoxModel", self._model)
+
+    def _book(self, work: Work) -> None:
+        self._meter.charge(self.role, work.usage, executed=work.executed)
+        if work.shared_key is not None:
+            key = f"{self.role}:{self._model.name}:{work.shared_key}"
+            if self._meter.first(key):
+                self._meter.charge(self.role, work.shared)
