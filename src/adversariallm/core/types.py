@@ -285,7 +285,11 @@ class ModelInput:
     @classmethod
     def from_segments(cls, segments: Segments, *, prefill: str = "") -> ModelInput:
         """The input that a segmented conversation stands for."""
-        return cls(conversation=segments.conversation, ids=segments.input_ids, prefill=prefill or segments.prefill)
+        return cls(
+            conversation=segments.conversation,
+            ids=segments.input_ids,
+            prefill=prefill or segments.prefill,
+        )
 
 
 @dataclass(frozen=True)
