@@ -1,0 +1,119 @@
+"""Tidy rows: one per run, one per step of a behavior, one per completion and judge.
+
+The same rows feed pandas, CSV and Parquet; nothing is aggregated here and nothing is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from adversariallm.core.budget import Ledgers
+from adversariallm.evaluation.facts import Document, judge_view, setting_of
+
+Row = dict[str, Any]
+
+
+def _keys(document: Document) -> Row:
+    setting = setting_of(document)
+    return {
+        "run_id": document["run_id"],
+        "setting": setting.key,
+        "model": setting.model,
+        "defense": setting.defense,
+        "attack": setting.attack,
+        "dataset": setting.dataset,
+        "seed": document["config"].get("seed", 0),
+    }
+
+
+def _behavior(run: Mapping[str, Any]) -> Row:
+    behavior = run["behavior"]
+    return {
+        "behavior": behavior["id"],
+        "category": behavior.get("category"),
+        "harmful": behavior.get("harmful", True),
+    }
+
+
+def run_rows(documents: Iterable[Document]) -> Iterator[Row]:
+    """One row per run, with its ledgers as `<phase>_<measure>`."""
+    for document in documents:
+        row = _keys(document) | {
+            "status": document.get("status", "done"),
+            "behaviors": len(document["runs"]),
+            "steps": max((len(r["steps"]) for r in document["runs"]), default=0),
+            "total_time": document.get("total_time", 0.0),
+        }
+        ledgers = Ledgers.from_dict(document.get("ledgers", {}))
+        for phase in ("setup", "optimization", "sampling", "diagnosis", "judging"):
+            used = ledgers.total(phase)
+            row |= {
+                f"{phase}_queries": used.queries,
+                f"{phase}_tokens": used.tokens,
+                f"{phase}_flops": used.flops,
+            }
+        yield row
+
+
+def step_rows(documents: Iterable[Document]) -> Iterator[Row]:
+    """One row per step of an evaluated behavior."""
+    for document in documents:
+        keys = _keys(document)
+        for run in document["runs"]:
+            for step in run["steps"]:
+                used = Ledgers.from_dict(step.get("ledgers", {}))
+                yield (
+                    keys
+                    | _behavior(run)
+                    | {
+                        "step": step["step"],
+                        "loss": step["loss"],
+                        "completions": len(step["model_completions"]),
+                        "optimization_queries": used.total("optimization").queries,
+                        "optimization_flops": used.total("optimization").flops,
+                        "sampling_flops": used.total("sampling").flops,
+                        "time_taken": step["time_taken"],
+                        "flags": " ".join(step.get("flags", ())),
+                    }
+                )
+
+
+def completion_rows(documents: Iterable[Document]) -> Iterator[Row]:
+    """One row per completion and judge; without any judge, one row with an empty judge."""
+    for document in documents:
+        keys = _keys(document)
+        for run in document["runs"]:
+            for step in run["steps"]:
+                for k, text in enumerate(step["model_completions"]):
+                    facts = step["completions"][k] if k < len(step.get("completions", ())) else {}
+                    row = (
+                        keys
+                        | _behavior(run)
+                        | {
+                            "step": step["step"],
+                            "sample": facts.get("sample", k),
+                            "completion": text,
+                            "finish_reason": facts.get("finish_reason"),
+                            "completion_error": facts.get("error"),
+                        }
+                    )
+                    if not step["scores"]:
+                        yield row | {
+                            "judge": None,
+                            "score": None,
+                            "threshold": None,
+                            "judge_error": None,
+                        }
+                    for judge, table in sorted(step["scores"].items()):
+                        view = judge_view(judge)
+                        yield row | {
+                            "judge": judge,
+                            "score": _at(table.get(view.score_key), k),
+                            "threshold": view.threshold,
+                            "judge_error": _at(table.get("error"), k),
+                        }
+
+
+def _at(column: Any, k: int) -> Any:
+    return column[k] if column is not None and k < len(column) else None
