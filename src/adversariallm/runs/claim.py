@@ -6,20 +6,25 @@ noticing can spoil nothing.  What is in the records is the business of `runs.exe
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from adversariallm.core.errors import LostLeaseError
 from adversariallm.core.records import SCHEMA_VERSION
-from adversariallm.runs.files import encode, explained, safe_name, write_new
+from adversariallm.runs.files import safe_name
 from adversariallm.runs.journal import Journal, Resumed
-from adversariallm.runs.lease import FAILED, RELEASED, Lease
+from adversariallm.runs.lease import RELEASED, Lease
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from adversariallm.runs.store import Store
+
+
+_log = logging.getLogger(__name__)
 
 
 def run_key(run_id: str, task: str = "") -> str:
@@ -138,13 +143,12 @@ class Claim:
             error: One line.
             traceback: The whole story; no keys or tokens may be in it.
         """
-        path = self.store.root / "failed" / self.key[:2] / f"{self.key}.{self.generation:06d}.json"
-        value = {"key": self.key, "generation": self.generation, "error": error}
-        with explained("record a failure", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            data = encode({**value, "traceback": traceback, "host": self.store.host}) + b"\n"
-            write_new(path, data, self.store.durable)
-        self._close(FAILED)
+        try:
+            self.heartbeat()
+            self.store.record_failure(self.work, self.key, self.generation, error, traceback)
+        except LostLeaseError as lost:  # whoever took the run over says how it ends
+            _log.warning("a failure was not recorded: %s (%s)", error, lost)
+        self._close()
 
     @contextmanager
     def _still_there(self) -> Iterator[None]:

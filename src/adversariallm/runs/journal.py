@@ -112,6 +112,11 @@ def read_merged(work: Path, upto: int, schema_version: int) -> list[Entry]:
     return entries
 
 
+def has_progress(work: Path, generation: int) -> bool:
+    """Return whether a generation appended anything."""
+    return len(complete_lines(work / _journal_name(generation))) > 1
+
+
 def _journal_name(generation: int) -> str:
     return f"{numbered('journal', generation)}.jsonl"
 

@@ -101,6 +101,13 @@ class LeaseState:
     holder: dict[str, Any]
 
 
+def ended(work: Path, generation: int) -> Literal["released", "failed"] | None:
+    """Return the mark with which a generation ended; None while it runs or when it died."""
+    if (work / numbered(FAILED, generation)).exists():
+        return FAILED
+    return RELEASED if (work / numbered(RELEASED, generation)).exists() else None
+
+
 def inspect(work: Path, ttl_s: float, host: str, now_ns: int | None = None) -> LeaseState:
     """Look at the newest lease (a probe file asks for the time unless `now_ns` is given)."""
     known = generations(work)
@@ -112,10 +119,8 @@ def inspect(work: Path, ttl_s: float, host: str, now_ns: int | None = None) -> L
         holder = decode(lease.read_bytes(), lease)
     except CorruptRunError:
         holder = {}
-    if (work / numbered(FAILED, generation)).exists():
-        return LeaseState(generation, FAILED, holder)
-    if (work / numbered(RELEASED, generation)).exists():
-        return LeaseState(generation, RELEASED, holder)
+    if mark := ended(work, generation):
+        return LeaseState(generation, mark, holder)
     age_ns = (server_now_ns(work) if now_ns is None else now_ns) - lease.stat().st_mtime_ns
     state: State = "expired" if age_ns >= ttl_s * 1e9 or _died(holder, host) else "held"
     return LeaseState(generation, state, holder)

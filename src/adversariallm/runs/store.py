@@ -35,7 +35,7 @@ from adversariallm.runs.files import (
     write_file,
     write_new,
 )
-from adversariallm.runs.journal import Journal
+from adversariallm.runs.journal import Journal, has_progress
 from adversariallm.runs.lease import FAILED, RELEASED, Lease
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ Status = Literal["done", "held", "expired", "released", "failed", "new"]
 Refusal = Literal["done", "held", "failed"]
 TENSORS = "tensors.safetensors"
 _LAYOUT = 1
+_MAX_DEATHS = 3  # of a run's workers before it counts as failed
 _log = logging.getLogger(__name__)
 
 
@@ -278,10 +279,38 @@ class Store:
         state = leases.inspect(work, self.ttl_s, self.host)
         if state.state == "held":
             return "held"
+        if state.state == "expired" and not retry and self._is_deadly(work, key, state.generation):
+            return "failed"
         if state.state == FAILED and not retry:
             return "failed"
         taken = Lease.take(work, state.generation + 1, self.ttl_s, self.host, self.durable)
         return taken or "held"
+
+    def _is_deadly(self, work: Path, key: str, generation: int) -> bool:
+        """Record a failure when the newest holders all died before they finished anything."""
+        newest = range(generation, generation - _MAX_DEATHS, -1)
+        died = [
+            g for g in newest if g > 0 and not leases.ended(work, g) and not has_progress(work, g)
+        ]
+        if len(died) < _MAX_DEATHS:
+            return False
+        error = (
+            f"its worker died {_MAX_DEATHS} times in a row before a step was finished; "
+            "it may need more memory than there is"
+        )
+        self.record_failure(work, key, generation, error, "")
+        return True
+
+    def record_failure(
+        self, work: Path, key: str, generation: int, error: str, traceback: str
+    ) -> None:
+        """Keep why a generation failed and mark it failed."""
+        path = self.root / "failed" / key[:2] / f"{key}.{generation:06d}.json"
+        value = {"key": key, "generation": generation, "error": error, "traceback": traceback}
+        with explained("record a failure", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_new(path, encode({**value, "host": self.host}) + b"\n", self.durable)
+            (work / leases.numbered(FAILED, generation)).touch()
 
     def _start(self, run_id: str, task: str, lease: Lease, config: Any) -> Claim:
         try:

@@ -138,7 +138,7 @@ class _Worker:
     def attempt(self, run_id: str, config: dict[str, Any]) -> bool:
         """Do what can be done now; True when the run is published and scored."""
         self.phase("claim")
-        claim = self.store.claim(run_id, config)
+        claim = self.store.claim(run_id, config, retry=True)
         if claim == "done":
             return self.score(run_id)
         if isinstance(claim, Claim):
@@ -166,7 +166,7 @@ class _Worker:
         self.phase("score")
         if self.store.scores(run_id, _JUDGE):
             return True
-        claim = self.store.claim(run_id, {}, task=f"judge.{_JUDGE}")
+        claim = self.store.claim(run_id, {}, task=f"judge.{_JUDGE}", retry=True)
         if isinstance(claim, Claim):
             with claim:
                 if not self.store.scores(run_id, _JUDGE):

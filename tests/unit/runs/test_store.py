@@ -156,7 +156,9 @@ def test_the_older_of_two_holders_is_fenced_off(tmp_path: Path) -> None:
         assert claim.publish(document())
     with pytest.raises(LostLeaseError, match="finished or removed"):
         zombie.heartbeat()
-    zombie.release()
+    zombie.fail("too late")
+    assert fast.failed() == []
+    assert fast.status(RUN) == "done"
 
 
 def test_the_second_to_publish_loses_even_when_it_passed_every_check(
@@ -201,6 +203,24 @@ def test_a_failed_run_keeps_its_traceback_and_is_taken_again_only_on_request(sto
         claim.publish(document())
     assert store.failed() == []
     assert failure.path.exists()
+
+
+def test_a_run_that_keeps_killing_its_worker_is_failed_not_tried_for_ever(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for number in range(1, 4):
+        claim = claimed(store)
+        if number == 1:
+            claim.append("step", {"step": 0})  # progress: such a death does not count
+        claim._lease.close()
+        os.utime(claim.work / f"lease.{number:06d}", (1, 1))
+    claim = claimed(store)
+    claim._lease.close()
+    os.utime(claim.work / "lease.000004", (1, 1))
+    assert store.claim(RUN, {}) == "failed"
+    assert "died 3 times in a row" in store.failed()[0].error
+    with claimed(store, retry=True) as claim:
+        assert claim.generation == 5
+        assert claim.resume().steps == [{"step": 0}]
 
 
 def test_an_exception_gives_the_run_back(store: Store) -> None:
