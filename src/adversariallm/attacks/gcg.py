@@ -38,6 +38,7 @@ INFO = AttackInfo(
     needs=Needs.TEXT | Needs.TOKENS | Needs.LOGITS | Needs.GRADIENTS,
     modality="suffix",
     target="required",
+    quick={"num_steps": 3, "search_width": 12, "topk": 32, "initial": "! ! ! !"},
     deviations=(
         "candidates must survive tokenizing the whole conversation (filter=conversation)",
         "losses are computed in float32",
@@ -61,7 +62,7 @@ class Config(FrozenConfig):
     join: Literal["none", "space"] = Field("space", description="between prompt and slot")
     objective: ObjectiveName = Field("ce", description="loss that guides the search")
     objective_scale: float = Field(1.0, gt=0, description="alpha of mellowmax")
-    position_sampling: Literal["even", "uniform"] = Field(
+    position_sampling: proposals.Positions = Field(
         "even", description="even: candidate j changes position j*n/W (n_replace=1)"
     )
     token_selection: Literal["gradient", "random_overall", "random_per_position"] = Field(
@@ -201,24 +202,22 @@ class Attack:
     ) -> Tensor:
         """`[W, n]` candidates."""
         c = self.config
-        positions_rng = rng.child("positions").torch()
-        tokens_rng = rng.child("token_choice").torch()
-        n = len(slot)
         if c.token_selection == "random_per_position":
+            generator = rng.child("token_choice").torch()
             rows = proposals.replace_each_position(
-                slot, c.search_width, problem.allowed_ids, tokens_rng
+                slot, c.search_width, problem.allowed_ids, generator
             )
         else:
-            n_replace = min(c.n_replace, n)
-            if c.position_sampling == "even" and n_replace == 1:
-                positions = proposals.even_positions(n, c.search_width).unsqueeze(1)
-            else:
-                positions = proposals.uniform_positions(n, c.search_width, n_replace, positions_rng)
-            if scores is None:
-                rows = proposals.replace_uniformly(slot, positions, problem.allowed_ids, tokens_rng)
-            else:
-                best = proposals.shortlist(scores, problem.allowed, c.topk)
-                rows = proposals.replace_from_shortlist(slot, positions, best, tokens_rng)
+            rows = proposals.propose(
+                slot,
+                scores,
+                problem.allowed,
+                rng,
+                width=c.search_width,
+                topk=c.topk,
+                n_replace=c.n_replace,
+                positions=c.position_sampling,
+            )
         return proposals.without_duplicates(rows, slot) if c.exclude_current else rows
 
     def _accept(self, problem: SlotProblem, at: _Search, rows: Tensor) -> int:

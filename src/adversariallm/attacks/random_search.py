@@ -31,6 +31,7 @@ INFO = AttackInfo(
     needs=Needs.TEXT | Needs.TOKENS | Needs.LOGITS,
     modality="suffix",
     target="required",
+    quick={"num_steps": 4, "num_candidates": 6, "radius": 2, "initial": "x x x x"},
     deviations=(
         "step 0 is scored; the reference accepts the first candidate even if it is worse",
         "candidates are filtered by whole-conversation reachability",

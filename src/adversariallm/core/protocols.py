@@ -64,6 +64,7 @@ class AttackInfo:
         deviations: differences from the paper, one line each.
         generation: decoding options the method prescribes, used where the user sets none.
         judged_with_prefill: judges read prefill and continuation together.
+        quick: options of a run that takes seconds; contract tests use them.
     """
 
     name: str
@@ -82,6 +83,7 @@ class AttackInfo:
     deviations: tuple[str, ...] = ()
     generation: Mapping[str, Any] = field(default_factory=dict)
     judged_with_prefill: bool = False
+    quick: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

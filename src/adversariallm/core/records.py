@@ -57,7 +57,7 @@ class StepRecord(Record):
     )
     flops: int = Field(0, description="optimization only, as in the paper")
     time_taken: float = Field(0.0, description="optimization seconds of this step")
-    ledgers: dict[str, dict[str, dict[str, float]]] = Field(
+    ledgers: dict[str, dict[str, dict[str, int | float]]] = Field(
         default_factory=dict, description="phase -> role -> usage of this step"
     )
     flags: list[str] = Field(default_factory=list)
@@ -88,10 +88,10 @@ class RunDocument(Record):
     )
     provenance: dict[str, Any] = Field(default_factory=dict)
     status: str = Field("done", description="done | stopped:<reason>")
-    ledgers: dict[str, dict[str, dict[str, float]]] = Field(
+    ledgers: dict[str, dict[str, dict[str, int | float]]] = Field(
         default_factory=dict, description="setup + steps + remainder"
     )
-    remainder: dict[str, dict[str, dict[str, float]]] = Field(
+    remainder: dict[str, dict[str, dict[str, int | float]]] = Field(
         default_factory=dict, description="work of a step that a limit cut off"
     )
     runs: list[BehaviorRun] = Field(default_factory=list)

@@ -313,10 +313,13 @@ class _Run:
                 flags.append("unreachable")
             ids = encoded if ids is None else tuple(ids)
         where = f"tensors.safetensors#step.{number}.{i}"
+        sent = given.conversation
+        if sent is not None and given.prefill:
+            sent = sent.append("assistant", given.prefill)
         return StepRecord(
             step=number,
             loss=candidate.losses[i],
-            model_input=None if given.conversation is None else given.conversation.to_dicts(),
+            model_input=None if sent is None else sent.to_dicts(),
             model_input_tokens=None if ids is None else list(ids),
             model_input_embeddings=None if given.embeddings is None else where,
             prefill=given.prefill,
@@ -569,8 +572,9 @@ def _stored_input(record: StepRecord, lane: int, tensors: Mapping[str, Any]) -> 
     if record.model_input is None:
         return ModelInput(embeddings=tensors[f"input.{lane}"])
     ids = record.model_input_tokens
+    messages = record.model_input[:-1] if record.prefill else record.model_input
     return ModelInput(
-        conversation=Conversation.from_dicts(record.model_input),
+        conversation=Conversation.from_dicts(messages),
         ids=None if ids is None else tuple(ids),
         prefill=record.prefill,
     )

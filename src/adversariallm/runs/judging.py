@@ -57,7 +57,7 @@ def judge_rows(
             continue
         asked = behavior["conversation"]
         if view == "attacked" and step.get("model_input"):
-            asked = step["model_input"]
+            asked = step["model_input"][:-1] if step.get("prefill") else step["model_input"]
         prefill = step.get("prefill", "") if step.get("prefill_judged") else ""
         answer = prefill + step["model_completions"][k]
         usable.append(i)

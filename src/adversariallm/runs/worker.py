@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -102,7 +102,7 @@ class Workshop:
             stop=StepJudge(self.judge_factory(spec.stopping.judge))
             if spec.stopping.judge
             else None,
-            assets={name: self._text(name) for name in ATTACKS.load(spec.attack.name).INFO.assets},
+            assets=self.texts(spec.assets),
             provenance=provenance(models),
         )
 
@@ -115,12 +115,13 @@ class Workshop:
             model = module.wrap(model, module.Config(**defense.options), helpers)
         return model
 
-    def _text(self, asset: str) -> str:
+    def texts(self, names: Iterable[str]) -> dict[str, str]:
+        """Texts by others, by asset id; a missing one names the command that supplies it."""
         if self._assets is None:
             from judgezoo.assets import AssetStore
 
             self._assets = AssetStore()
-        return self._assets.text(asset)
+        return {name: self._assets.text(name) for name in names}
 
 
 def concurrency_of(task: RunTask, limit: int = CONCURRENCY) -> int:

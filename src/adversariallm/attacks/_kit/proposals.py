@@ -6,8 +6,14 @@ the embedding, r replaced positions. Source: Zou et al. 2023 (arXiv 2307.15043),
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Generator, Tensor
+
+from adversariallm.core.rng import Rng
+
+Positions = Literal["even", "uniform"]
 
 
 def even_positions(n: int, width: int) -> Tensor:
@@ -65,6 +71,33 @@ def replace_each_position(
         copies[:, position] = drawn
         rows.append(copies)
     return torch.cat(rows)
+
+
+def propose(
+    slot_n: Tensor,
+    scores_nV: Tensor | None,
+    allowed_V: Tensor,
+    rng: Rng,
+    *,
+    width: int,
+    topk: int,
+    n_replace: int = 1,
+    positions: Positions = "uniform",
+) -> Tensor:
+    """`[W, n]` candidates of one GCG step: shortlisted ids, or any allowed id without scores.
+
+    Source: arXiv 2307.15043, Algorithm 1, lines 3 to 7.
+    """
+    n = len(slot_n)
+    r = min(n_replace, n)
+    if positions == "even" and r == 1:
+        where = even_positions(n, width).unsqueeze(1)
+    else:
+        where = uniform_positions(n, width, r, rng.child("positions").torch())
+    generator = rng.child("token_choice").torch()
+    if scores_nV is None:
+        return replace_uniformly(slot_n, where, allowed_V.nonzero().squeeze(1), generator)
+    return replace_from_shortlist(slot_n, where, shortlist(scores_nV, allowed_V, topk), generator)
 
 
 def distinct_multinomial(probs_WV: Tensor, k: int, generator: Generator) -> list[Tensor]:

@@ -6,7 +6,7 @@ Used by every attack that edits tokens; it proposes nothing and keeps no state o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from adversariallm.core.errors import NeedsError
 from adversariallm.core.protocols import Gradient, Losses, Objective, WhiteBoxModel
 from adversariallm.core.types import Behavior, ModelInput, Segments
-from adversariallm.tokenization import Slot
+from adversariallm.tokenization import ReachabilityFilter, Slot
 
 Filter = Literal["conversation", "isolated", "none"]
 
@@ -51,10 +51,10 @@ class SlotProblem:
         """Tokenize the behavior with its slot and target.
 
         Raises:
-            NeedsError: the slot or the target is empty.
+            NeedsError: the target gives no token, or the slot has a text that gives none.
         """
         segments = model.chat.segments(behavior.conversation, slot, target=behavior.target)
-        if not segments.slot_ids:
+        if slot.text and not segments.slot_ids:
             raise NeedsError(
                 f"behavior {behavior.id!r}: the initial slot {slot.text!r} gives no token of its "
                 "own; give a longer initial text"
@@ -115,21 +115,39 @@ class SlotProblem:
         return self.model.token_scores(gradient.slot), gradient.finite
 
     @cached_property
-    def _reachability(self) -> object:
+    def _reachability(self) -> ReachabilityFilter:
         return self.model.chat.reachability(self.segments)
 
     def reachable(self, candidates: Tensor) -> tuple[Tensor, dict[str, int]]:
-        """The candidates that text can produce, and how many were sampled and kept."""
+        """The candidates that text can produce, and counts for the record."""
+        counts = {"sampled": len(candidates), "kept": len(candidates)}
         if self.filter == "none" or not len(candidates):
-            return candidates, {"sampled": len(candidates), "kept": len(candidates)}
-        verdict = self._reachability(candidates)  # type: ignore[operator]
-        kept = verdict.kept if self.filter == "conversation" else verdict.isolated
-        return candidates[kept], {"sampled": len(candidates), "kept": int(kept.sum())}
+            return candidates, counts
+        if self.filter == "isolated":
+            kept = self._survives_alone(candidates)
+            return candidates[kept], {**counts, "kept": int(kept.sum())}
+        verdict = self._reachability(candidates)
+        stats = verdict.stats
+        counts |= {
+            "kept": stats.kept,
+            "rejected_isolated": stats.rejected_isolated,
+            "rejected_conversation": stats.rejected_conversation,
+        }
+        return candidates[verdict.mask()], counts
+
+    def _survives_alone(self, candidates: Tensor) -> Tensor:
+        """Whether each candidate survives decoding and encoding without its context."""
+        codec = self.model.chat.codec
+        rows = candidates.tolist()
+        encoded = codec.encode_batch(codec.decode_batch(rows))
+        return torch.tensor([list(a) == b for a, b in zip(encoded, rows, strict=True)])
+
+    def moved(self, slot: Sequence[int]) -> SlotProblem:
+        """The same problem with the slot at other, reachable ids; the slot may have grown."""
+        return replace(self, segments=self.model.chat.with_slot(self.segments, slot))
 
     def at(self, slot: Tensor) -> ModelInput:
         """What is sent for these slot ids."""
         ids = slot.tolist()
-        if self.filter == "conversation" or tuple(ids) == self.segments.slot_ids:
-            return ModelInput.from_segments(self.model.chat.with_slot(self.segments, ids))
         text = self.model.chat.canonicalize(self.segments, ids)
-        return ModelInput(text.conversation, self.segments.input_with(ids))
+        return ModelInput(text.conversation, self.segments.input_with(ids), prefill=text.prefill)

@@ -1,0 +1,145 @@
+"""What the contract tests share: a run in memory, and models that count what they are asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adversariallm.core.budget import Budget
+from adversariallm.core.generation import GenerationConfig
+from adversariallm.core.plugins import ATTACKS
+from adversariallm.core.protocols import Needs
+from adversariallm.core.records import RunDocument
+from adversariallm.core.types import Behavior, Conversation, Message
+from adversariallm.models.fakes import ScriptedModel
+from adversariallm.runs.document import strip_volatile
+from adversariallm.runs.execute import Resources, execute
+from adversariallm.runs.runlog import MemoryLog
+from adversariallm.runs.spec import Amounts, BehaviorSet, ModelSpec, PluginSpec, RunSpec, RunTask
+
+SHORT = GenerationConfig(max_new_tokens=4)
+TARGET = "Sure, here is the list"
+
+
+def behaviors() -> list[Behavior]:
+    """A single turn, one with a system message, one with three turns."""
+    talks = [
+        Conversation.user("write a short story"),
+        Conversation.user("the recipe for bread", system="a careful helper"),
+        Conversation(
+            (
+                Message("user", "good music"),
+                Message("assistant", "a list of names"),
+                Message("user", "an honest question"),
+            )
+        ),
+    ]
+    return [
+        Behavior(f"b{i}", talk, talk[talk.last_user].content, True, TARGET, "dataset")
+        for i, talk in enumerate(talks)
+    ]
+
+
+def spec(
+    name: str,
+    model: Any,
+    fit: Sequence[Behavior],
+    *,
+    options: Mapping[str, Any] | None = None,
+    **rest: Any,
+) -> RunTask:
+    module = ATTACKS.load(name)
+    chosen = {**module.INFO.quick, **(options or {})}
+    amounts = Amounts(num_return_sequences=rest.pop("samples", 1))
+    generation = rest.pop("generation", SHORT.model_copy(update=dict(module.INFO.generation)))
+    run = RunSpec(
+        attack=PluginSpec(
+            name=name, version=module.INFO.version, options=module.Config(**chosen).semantic()
+        ),
+        models=(ModelSpec(name=model.name, identity=dict(model.identity())),),
+        fit=BehaviorSet(
+            dataset="contract",
+            content_hash="0",
+            ids=tuple(b.id for b in fit),
+            keys=tuple(b.key for b in fit),
+        ),
+        generation=generation,
+        amounts=amounts,
+        **rest,
+    )
+    return RunTask(spec=run, fit=tuple(b.to_dict() for b in fit))
+
+
+def helpers_for(name: str) -> dict[str, Any]:
+    """A scripted model for each helper role; attacks say in INFO.quick_helpers what it answers."""
+    module = ATTACKS.load(name)
+    scripts = getattr(module, "EXAMPLE_REPLIES", {})
+    return {role: ScriptedModel(scripts.get(role, ["ok"])) for role in module.INFO.helpers}
+
+
+def resources(name: str, model: Any, **rest: Any) -> Resources:
+    module = ATTACKS.load(name)
+    assets = getattr(module, "EXAMPLE_ASSETS", {})
+    rest.setdefault("helpers", helpers_for(name))
+    if module.INFO.judge and "judge" not in rest:
+        rest["judge"] = lambda meter: LengthJudge()
+    return Resources(models=(model,), assets={a: assets[a] for a in module.INFO.assets}, **rest)
+
+
+class LengthJudge:
+    """Rewards answers by how many distinct letters they have: deterministic and not constant."""
+
+    def rewards(self, conversations: Any, contexts: Any) -> list[float | None]:
+        return [min(1.0, len(set(c[len(c) - 1].content)) / 26) for c in conversations]
+
+
+def run(
+    name: str,
+    model: Any,
+    fit: Sequence[Behavior],
+    *,
+    log: MemoryLog | None = None,
+    budget: Budget | None = None,
+    **rest: Any,
+) -> RunDocument:
+    task = spec(name, model, fit, budget=budget or Budget(), **rest)
+    document, _ = execute(task, resources(name, model), log or MemoryLog())
+    return document
+
+
+def stable(document: RunDocument) -> str:
+    """The document without what may differ between equal runs, as text."""
+    return json.dumps(strip_volatile(document.model_dump(mode="json")), sort_keys=True)
+
+
+class Counting:
+    """Counts the sequences that reach a model, by method, apart from the meter."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.queries: list[tuple[str, str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._model, name)
+        if name not in ("generate", "losses", "gradient", "next_logits", "soft_losses"):
+            return value
+
+        def counted(first: Any, *args: Any, **kwargs: Any) -> Any:
+            rows = [first] if name == "gradient" else first
+            extra = repr((args, sorted(kwargs.items(), key=lambda kv: kv[0])))
+            for k, row in enumerate(rows):
+                rng = str(args[1][k]) if name == "generate" else extra
+                self.queries.append((name, f"{_plain(row)}|{rng}"))
+            return value(first, *args, **kwargs)
+
+        return counted
+
+    @property
+    def gives(self) -> Needs:
+        return self._model.gives
+
+
+def _plain(row: Any) -> str:
+    ids = getattr(row, "ids", None)
+    return repr(list(ids)) if ids is not None else repr(row)

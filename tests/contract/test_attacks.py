@@ -1,0 +1,311 @@
+"""The contract of every attack: it runs over the registry, so a new file is tested at once.
+
+Invariants I1 to I10 of the specification, resume after every step, budgets, separation of runs.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from adversariallm.core.budget import Budget, Ledgers
+from adversariallm.core.errors import NeedsError
+from adversariallm.core.plugins import ATTACKS
+from adversariallm.core.protocols import Needs
+from adversariallm.core.records import RunDocument
+from adversariallm.core.rng import Rng
+from adversariallm.core.types import Conversation, ModelInput
+from adversariallm.models.fakes import ScriptedModel
+from adversariallm.models.planted import PlantedModel
+from adversariallm.models.tiny import tiny_model
+from adversariallm.runs.execute import check_needs
+from adversariallm.runs.runlog import MemoryLog
+
+sys.path.insert(0, str(Path(__file__).parent))
+import harness  # noqa: E402  -- beside this file
+from harness import SHORT, behaviors, run, stable  # noqa: E402
+
+NAMES = ATTACKS.names()
+SINGLE = [n for n in NAMES if ATTACKS.load(n).INFO.fits == "one"]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Any:
+    return tiny_model("llama")
+
+
+@pytest.fixture(scope="module")
+def documents(tiny: Any) -> dict[tuple[str, int], RunDocument]:
+    """Each single-behavior attack on each kind of conversation, run once."""
+    found = {}
+    for name in SINGLE:
+        for i, behavior in enumerate(behaviors()):
+            found[name, i] = run(name, tiny, [behavior], samples=2)
+    return found
+
+
+def steps_of(document: RunDocument) -> list[Any]:
+    return document.runs[0].steps
+
+
+@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("i", range(3))
+class TestInvariants:
+    def test_i1_the_recorded_loss_is_that_of_the_recorded_input(
+        self, documents: Any, tiny: Any, name: str, i: int
+    ) -> None:
+        target = tiny.chat.segments(behaviors()[i].conversation, target=harness.TARGET).target_ids
+        for step in steps_of(documents[name, i]):
+            if step.loss is None or step.model_input_tokens is None:
+                continue
+            again = tiny.losses([step.model_input_tokens], [target])
+            assert float(again.per_token[0].mean()) == pytest.approx(step.loss, abs=1e-5)
+
+    def test_i2_the_recorded_conversation_gives_the_recorded_ids(
+        self, documents: Any, tiny: Any, name: str, i: int
+    ) -> None:
+        for step in steps_of(documents[name, i]):
+            assert "unreachable" not in step.flags
+            if step.model_input is not None:
+                ids = tiny.chat.encode(Conversation.from_dicts(step.model_input))
+                assert list(ids) == step.model_input_tokens
+
+    def test_i3_completions_come_from_exactly_the_recorded_ids(
+        self, documents: Any, tiny: Any, name: str, i: int
+    ) -> None:
+        document = documents[name, i]
+        generation = SHORT.model_copy(update=dict(ATTACKS.load(name).INFO.generation))
+        if generation.temperature > 0:
+            pytest.skip("sampled; the resume test compares the streams")
+        for step in steps_of(document):
+            if step.model_input is None or any(c.in_loop for c in step.completions):
+                continue
+            given = ModelInput(Conversation.user("unused"), tuple(step.model_input_tokens))
+            (reply,) = tiny.generate([given], generation, [Rng.root(0)])
+            assert [list(reply.ids)] * 2 == [c.ids for c in step.completions]
+
+    def test_i4_i5_the_target_is_never_part_of_the_input(
+        self, documents: Any, name: str, i: int
+    ) -> None:
+        document = documents[name, i]
+        assert document.runs[0].original_prompt == behaviors()[i].conversation.to_dicts()
+        for step in steps_of(document):
+            if step.model_input is None:
+                continue
+            last = step.model_input[-1]
+            if step.prefill:
+                assert last == {"role": "assistant", "content": step.prefill}
+                assert not any(t.startswith(step.prefill) for t in step.model_completions)
+            else:
+                assert last["role"] == "user"
+
+    def test_i7_no_id_is_outside_tokenizer_and_embedding(
+        self, documents: Any, tiny: Any, name: str, i: int
+    ) -> None:
+        limit = min(tiny.num_embeddings, len(tiny.tokenizer))
+        for step in steps_of(documents[name, i]):
+            assert all(0 <= t < limit for t in step.model_input_tokens or ())
+
+    def test_i8_what_stands_outside_the_slot_is_never_touched(
+        self, documents: Any, tiny: Any, name: str, i: int
+    ) -> None:
+        if ATTACKS.load(name).INFO.modality not in ("suffix", "none"):
+            pytest.skip("changes more than a suffix")
+        clean = behaviors()[i].conversation
+        for step in steps_of(documents[name, i]):
+            if step.model_input is None:
+                continue
+            assert len(step.model_input) == len(clean)
+            for sent, asked in zip(step.model_input[:-1], clean.to_dicts()[:-1], strict=True):
+                assert sent == asked
+            assert step.model_input[-1]["content"].startswith(clean[len(clean) - 1].content)
+
+    def test_i10_the_steps_add_up_to_the_run(self, documents: Any, name: str, i: int) -> None:
+        document = documents[name, i]
+        total = Ledgers.from_dict(document.remainder)
+        for one in document.runs:
+            for step in one.steps:
+                total = total + Ledgers.from_dict(step.ledgers)
+                optimization = step.ledgers.get("optimization", {}).values()
+                assert step.flops == sum(u.get("flops", 0) for u in optimization)
+        setup = {"setup": document.ledgers["setup"]} if "setup" in document.ledgers else {}
+        assert (total + Ledgers.from_dict(setup)).to_dict() == document.ledgers
+
+    def test_step_zero_is_the_unoptimized_start(self, documents: Any, name: str, i: int) -> None:
+        steps = steps_of(documents[name, i])
+        assert [s.step for s in steps] == list(range(len(steps)))
+        assert all(len(s.model_completions) >= 2 for s in steps)
+
+
+@pytest.mark.parametrize("name", SINGLE)
+class TestSeparation:
+    def test_i6_neither_earlier_runs_nor_ambient_state_change_a_result(
+        self, documents: Any, tiny: Any, name: str
+    ) -> None:
+        random.seed(99)
+        torch.manual_seed(99)
+        numpy.random.seed(99)  # noqa: NPY002  -- the ambient state is the point
+        before = (random.getstate(), torch.get_rng_state().clone())
+        again = run(name, tiny, [behaviors()[2]], samples=2)
+        assert stable(again) == stable(documents[name, 2])
+        assert random.getstate() == before[0]
+        assert torch.equal(torch.get_rng_state(), before[1])
+
+    def test_another_seed_is_another_run(self, documents: Any, tiny: Any, name: str) -> None:
+        task = harness.spec(name, tiny, [behaviors()[0]], seed=1)
+        assert task.spec.run_id != documents[name, 0].run_id
+
+    def test_more_samples_keep_the_first_ones(self, documents: Any, tiny: Any, name: str) -> None:
+        one = run(name, tiny, [behaviors()[0]], samples=1)
+        for few, many in zip(steps_of(one), steps_of(documents[name, 0]), strict=True):
+            assert few.completions[0] == many.completions[0]
+
+    def test_a_run_cut_anywhere_continues_to_the_same_end(
+        self, documents: Any, tiny: Any, name: str
+    ) -> None:
+        log = MemoryLog()
+        counting = harness.Counting(tiny)
+        whole = run(name, counting, [behaviors()[1]], samples=2, log=log)
+        assert stable(whole) == stable(documents[name, 1])
+        for cut in range(1, len(log.entries)):
+            rest = harness.Counting(tiny)
+            again = run(name, rest, [behaviors()[1]], samples=2, log=MemoryLog(log.entries[:cut]))
+            assert stable(again) == stable(whole), f"cut after entry {cut}"
+            assert len(rest.queries) < len(counting.queries)
+            assert rest.queries == counting.queries[-len(rest.queries) :] or not rest.queries
+
+
+@pytest.mark.parametrize("name", SINGLE)
+class TestBudgets:
+    def test_queries_are_what_the_model_saw(self, tiny: Any, name: str) -> None:
+        counting = harness.Counting(tiny)
+        document = run(name, counting, [behaviors()[0]])
+        total = Ledgers.from_dict(document.ledgers).total(role="model")
+        assert total.queries == len(counting.queries)
+
+    @pytest.mark.parametrize("queries", [1, 5])
+    def test_a_query_limit_is_never_passed_and_keeps_finished_steps(
+        self, documents: Any, tiny: Any, name: str, queries: int
+    ) -> None:
+        document = run(name, tiny, [behaviors()[0]], budget=Budget(queries=queries))
+        ledgers = Ledgers.from_dict(document.ledgers)
+        info = ATTACKS.load(name).INFO
+        counted = ledgers.total("setup", "optimization").queries
+        if info.cost == "sampling":
+            counted += len(steps_of(document))
+        assert counted <= queries
+        whole = steps_of(documents[name, 0])
+        for few, many in zip(steps_of(document), whole, strict=False):
+            assert (few.model_input, few.loss) == (many.model_input, many.loss)
+        if len(steps_of(document)) < len(whole):
+            assert document.status.startswith("stopped: budget.queries")
+
+    def test_a_flop_limit_stops_cleanly(self, documents: Any, tiny: Any, name: str) -> None:
+        whole = documents[name, 0]
+        used = Ledgers.from_dict(whole.ledgers).total("setup", "optimization").flops
+        document = run(name, tiny, [behaviors()[0]], budget=Budget(flops=max(1, used // 2)))
+        assert document.status == "done" or document.status.startswith("stopped: budget.flops")
+        assert len(steps_of(document)) <= len(steps_of(whole))
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_it_never_ends_above_its_start_on_the_planted_problem(name: str) -> None:
+    planted = PlantedModel()
+    document = run(name, planted, [planted.behavior()])
+    losses = [s.loss for s in steps_of(document) if s.loss is not None]
+    if len(losses) > 1:
+        assert min(losses) <= losses[0]
+        assert min(losses) >= planted.best_loss - 1e-6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unmet_need_is_refused_with_the_reason(name: str) -> None:
+    info = ATTACKS.load(name).INFO
+    if info.needs == Needs.TEXT:
+        return
+    with pytest.raises(NeedsError, match=rf"attack '{name}' needs .*of the model"):
+        check_needs(info, [ScriptedModel(["x"])], {r: None for r in info.helpers}, behaviors())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_target_is_refused_where_one_is_required(name: str) -> None:
+    info = ATTACKS.load(name).INFO
+    if info.target != "required":
+        return
+    planted = PlantedModel()
+    without = [
+        planted.behavior().__class__.from_dict({**planted.behavior().to_dict(), "target": None})
+    ]
+    with pytest.raises(NeedsError, match="needs a target"):
+        check_needs(info, [planted], {r: None for r in info.helpers}, without)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_header_tells_source_and_deviations(name: str) -> None:
+    module = ATTACKS.load(name)
+    text = module.__doc__ or ""
+    assert module.INFO.summary and module.INFO.source
+    if module.INFO.reference_code:
+        assert re.search(r"^Source:", text, re.M)
+        assert re.search(r"^Deviations from", text, re.M)
+    for field_name, field in module.Config.model_fields.items():
+        assert field.description, f"{name}.{field_name} has no description"
+
+
+def changed(value: Any, annotation: Any) -> list[Any]:
+    """Other values of an option, to see whether it does anything."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, value * 2, max(1, value - 1)]
+    if isinstance(value, float):
+        return [value * 0.5, value * 2 + 0.1, value + 0.45]
+    choices = [c for c in getattr(annotation, "__args__", ()) if isinstance(c, str)]
+    if choices:
+        return [c for c in choices if c != value]
+    if isinstance(value, str):
+        return [value + " y", "z"]
+    return []
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_every_option_changes_something_or_is_declared_inert(
+    documents: Any, tiny: Any, name: str
+) -> None:
+    module = ATTACKS.load(name)
+    base = documents[name, 0]
+    enabling = getattr(module, "EXAMPLE_ENABLING", {})
+    start = module.Config(**module.INFO.quick)
+    dead = []
+    for field_name, field in module.Config.model_fields.items():
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        if extra.get("inert"):
+            continue
+        with_it = enabling.get(field_name, {})
+        reference = base if not with_it else run(name, tiny, [behaviors()[0]], options=with_it)
+        value = with_it.get(field_name, getattr(start, field_name))
+        tried = changed(value, field.annotation) or extra.get("examples", [])
+        if not tried:
+            continue
+        for other in tried:
+            try:
+                document = run(name, tiny, [behaviors()[0]], options={**with_it, field_name: other})
+            except (ValueError, NeedsError):
+                continue
+            if _shape(document) != _shape(reference):
+                break
+        else:
+            dead.append(field_name)
+    assert not dead, f"options of {name} that change nothing: {dead}"
+
+
+def _shape(document: RunDocument) -> list[Any]:
+    return [(s.model_input, s.loss, s.flags, s.note, s.ledgers.get("optimization"))
+            for s in steps_of(document)]  # fmt: skip
