@@ -35,7 +35,7 @@ class MeteredModel:
     """A model whose calls are charged to a meter under a role.
 
     Before a call the limits are checked, so that a batch which would pass the query limit is never
-    sent; after it the useful work is booked. A prefix that an algorithm shares is booked once a run.
+    sent; after it the useful work is booked. A prefix that an algorithm shares is booked once.
     """
 
     def __init__(self, model: ChatModel, meter: Meter, *, role: str = "model") -> None:

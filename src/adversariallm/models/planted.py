@@ -1,4 +1,4 @@
-"""A white-box model whose best suffix is known: it complies once a few secret words are in the input.
+"""A white-box model whose best suffix is known: it complies once secret words are in the input.
 
 Everything it computes is a closed formula of the input, so searches can be checked against the true
 optimum. It deliberately is no transformer; `tiny` has those.
@@ -32,11 +32,11 @@ SHARPNESS = 12.0
 class PlantedModel:
     """Refuses, unless enough of its secret words are in the input.
 
-    The embedding of id v is the v-th unit vector. The score s of an input is the mean over the secret
-    ids of the largest entry that any position has there: the share of secret words that are present.
-    At answer position k the complying answer's k-th id has logit A*s, the refusal's A*(1-s), all
-    others 0, so a greedy answer complies if and only if s > 1/2, and the loss of the complying answer
-    falls with every secret word found. `best_suffix` reaches s = 1.
+    The embedding of id v is the v-th unit vector. The score s of an input is the mean over the
+    secret ids of the largest entry that any position has there: the share of secret words that are
+    present. At answer position k the complying answer's k-th id has logit A*s, the refusal's
+    A*(1-s), all others 0. So a greedy answer complies if and only if s > 1/2, and the loss of the
+    complying answer falls with every secret word found. `best_suffix` reaches s = 1.
     """
 
     gives = Needs.white_box() & ~Needs.HIDDEN

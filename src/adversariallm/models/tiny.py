@@ -27,6 +27,21 @@ Architecture = Literal[
     "mixtral",
 ]
 
+GROUPED: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 12}
+WINDOW: dict[str, Any] = {**GROUPED, "sliding_window": 64}
+EXTRA: dict[str, dict[str, Any]] = {
+    "llama": GROUPED,
+    "mistral": WINDOW,
+    "qwen2": GROUPED,
+    "qwen3": GROUPED,
+    "gemma2": {**WINDOW, "query_pre_attn_scalar": 12},
+    "gemma3_text": WINDOW,
+    "phi3": {"num_key_value_heads": 2},
+    "olmo2": GROUPED,
+    "gpt_neox": {},
+    "mixtral": {**WINDOW, "num_local_experts": 4, "num_experts_per_tok": 2},
+}
+
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -131,25 +146,15 @@ def tiny_model(architecture: Architecture = "llama", **options: Any) -> LocalMod
 
 
 def _sizes(architecture: Architecture, layers: int) -> dict[str, Any]:
-    """Configuration values that make a model tiny, by what the architecture calls them."""
-    sizes: dict[str, Any] = {
+    """Configuration values that make a model tiny."""
+    common = {
         "hidden_size": 48,
         "intermediate_size": 96,
         "num_hidden_layers": layers,
         "num_attention_heads": 4,
         "max_position_embeddings": 2048,
     }
-    if architecture != "gpt_neox":
-        sizes |= {"num_key_value_heads": 2, "head_dim": 12}
-    if architecture == "phi3":
-        sizes.pop("head_dim")
-    if architecture in ("mistral", "gemma2", "gemma3_text", "mixtral"):
-        sizes |= {"sliding_window": 64}
-    if architecture == "gemma2":
-        sizes |= {"query_pre_attn_scalar": 12}
-    if architecture == "mixtral":
-        sizes |= {"num_local_experts": 4, "num_experts_per_tok": 2}
-    return sizes
+    return common | EXTRA[architecture]
 
 
 def _fill(model: Any, rng: Rng, spread: float) -> None:
