@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from adversariallm.cli import OVERRIDES
+from adversariallm.cli._app import OVERRIDES
 
 CONTEXT = OVERRIDES
 

@@ -22,6 +22,7 @@ from adversariallm.runs.settings import explain_invalid
 if TYPE_CHECKING:
     from adversariallm.runs.settings import Settings
     from adversariallm.runs.store import Store
+    from judgezoo.assets import AssetStore
 
 
 def installed(store: Store | None = None) -> Sources:
@@ -77,16 +78,22 @@ def judge_fingerprint(name: str, options: Mapping[str, Any]) -> str:
         raise ConfigError(f"judges.{name}: {error}") from None
 
 
+def asset_store() -> AssetStore:
+    """The assets of both packages in the user's cache."""
+    from judgezoo.assets import AssetStore
+
+    return AssetStore(command="adversariallm assets fetch")
+
+
 def asset_hash(asset: str) -> str:
     """SHA-256 of an asset in the cache.
 
     Raises:
         DataError: it is not there; the text has the command that fetches it.
     """
-    from judgezoo.assets import AssetStore
     from judgezoo.errors import JudgezooError
 
     try:
-        return AssetStore().asset(asset).sha256
+        return asset_store().asset(asset).sha256
     except JudgezooError as error:
         raise DataError(f"asset {asset!r}: {error}") from None

@@ -183,6 +183,41 @@ def read(arguments: Sequence[str]) -> Request:
     return Request(values, axes, typed, tuple(arguments), tuple(notes))
 
 
+@dataclass(frozen=True)
+class Judging:
+    """What a `judge` command says."""
+
+    out: str
+    judge: tuple[str, ...]
+    judges: Mapping[str, Mapping[str, Any]]
+
+
+def read_judging(arguments: Sequence[str]) -> Judging:
+    """Parse the arguments of a `judge` command: out, judge and options of judges.
+
+    Raises:
+        ConfigError: any other key, or no judge.
+    """
+    request = read(arguments)
+    for key, text in request.typed.items():
+        if key.split(".")[0] not in ("out", "judge", "judges") or key in request.axes:
+            raise ConfigError(f"{text!r}: judging takes out=, judge= and judges.NAME.OPTION=")
+    names = request.values.get("judge", ())
+    names = (names,) if isinstance(names, str) else tuple(names or ())
+    if not names:
+        raise ConfigError("judge= is missing, as in adversariallm judge out=out judge=exact_match")
+    for name in names:
+        check_judge(name)
+    options: dict[str, dict[str, Any]] = {}
+    for key, value in request.values.items():
+        if key.startswith("judges."):
+            _, name, option = key.split(".")
+            options.setdefault(name, {})[option] = value
+    return Judging(
+        str(request.values.get("out", Settings.model_fields["out"].default)), names, options
+    )
+
+
 def _spread(override: Override) -> list[tuple[str, tuple[Any, ...]]]:
     """The checked keys of an override: a dict given to a section counts as its single keys."""
     key = canonical_key(override.key)
@@ -365,9 +400,15 @@ def configure(section: str, name: str, options: Mapping[str, Any]) -> FrozenConf
     """The validated options of one plug-in.
 
     Raises:
+        UnknownNameError: an unknown option, with the nearest ones.
         ConfigError: a wrong value, with its path.
     """
+    config = plugin_config(section, name)
+    for key in options:
+        if key not in config.model_fields:
+            prefix = f"{section}.{name}."
+            raise UnknownKeyError(prefix + key, key, list(config.model_fields), prefix=prefix)
     try:
-        return plugin_config(section, name)(**options)
+        return config(**options)
     except ValidationError as error:
         raise ConfigError(explain_invalid(error, f"{section}.{name}")) from None

@@ -1,0 +1,48 @@
+"""Tell how far the runs of a store are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    store: Annotated[Path, typer.Argument(help="the folder given as out=")] = Path("out"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Count the runs of a store by state, with failures and damaged runs; 1 where there are any."""
+    from adversariallm.cli._console import say, say_json
+    from adversariallm.cli._stores import existing_store
+
+    found = existing_store(store)
+    states = Counter(found.survey().values())
+    failed, damaged = found.failed(), found.damaged()
+    if as_json:
+        say_json(
+            {
+                "states": dict(states),
+                "failed": {f.key: f.error for f in failed},
+                "damaged": damaged,
+            }
+        )
+    else:
+        for state, count in sorted(states.items()):
+            say(f"{count:6d} {state}: {_MEANING.get(state, '')}")
+        for failure in failed:
+            say(f"failed {failure.key}: {failure.error} (details: {failure.path})")
+        for run_id, problem in damaged.items():
+            say(f"damaged {run_id}: {problem}")
+    raise typer.Exit(int(bool(failed or damaged)))
+
+
+_MEANING = {
+    "done": "published",
+    "held": "a process works on it",
+    "expired": "its process is gone; repeat the command to go on",
+    "released": "given back unfinished; repeat the command to go on",
+    "failed": "ended with an error; repeat the command with retry=true",
+    "free": "never started",
+}
