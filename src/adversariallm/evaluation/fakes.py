@@ -79,9 +79,12 @@ def fake_document(
         "seed": seed,
     }
     facts: dict[str, Any] = {
-        "id": behavior, "goal": f"goal of {behavior}", "harmful": harmful, "category": "made up",
+        "id": behavior,
+        "goal": f"goal of {behavior}",
+        "harmful": harmful,
+        "category": "made up",
         "conversation": [{"role": "user", "content": f"prompt of {behavior}"}],
-    }  # fmt: skip
+    }
     if reference is not None:
         facts["reference"] = reference
     total = seconds * len(steps)
