@@ -1,0 +1,26 @@
+"""The target loss of a prompt that a search did not need: computed for the log only.
+
+Its cost is booked as diagnosis, so that no black-box attack looks more expensive than it is.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from adversariallm.core.protocols import Context, Needs, WhiteBoxModel
+from adversariallm.core.types import Conversation
+
+
+def diagnosed_loss(
+    ctx: Context, conversation: Conversation, target: str | None, wanted: bool = True
+) -> float | None:
+    """Mean cross-entropy of the target after the conversation; None where it cannot be had."""
+    model = ctx.models[0]
+    if not wanted or not target or Needs.LOGITS not in model.gives:
+        return None
+    white = cast("WhiteBoxModel", model)
+    segments = white.chat.segments(conversation, target=target)
+    if not segments.target_ids:
+        return None
+    with ctx.phase("diagnosis"):
+        return float(white.losses([segments.input_ids], [segments.target_ids]).loss[0])
