@@ -122,7 +122,7 @@ def _outside_catalog(name: str, options: ModelOptions) -> ModelCard:
     choices = {
         "dtype": DTYPES,
         "quantization": QUANTIZATIONS,
-        "template": ("tokenizer", *list_templates(), "a .jinja file"),
+        "template": ("tokenizer", *(t.name for t in list_templates()), "a .jinja file"),
     }
     missing = [
         f"models.NAME.{key}={'|'.join(valid)}"

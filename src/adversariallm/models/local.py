@@ -1,0 +1,216 @@
+"""A transformers model on this machine: text, ids, logits, gradients and embeddings.
+
+It joins the numerics of `inference` with the text of `tokenization`; what calls cost is reported,
+never booked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from adversariallm.core.errors import ContextLengthError
+from adversariallm.core.generation import GenerationConfig
+from adversariallm.core.protocols import Gradient, Logits, Losses, Needs, Objective
+from adversariallm.core.rng import Rng
+from adversariallm.core.types import Conversation, ModelInput, Reply
+from adversariallm.inference.engine import Engine
+from adversariallm.inference.requests import Generation, Request
+from adversariallm.models.identity import parts_identity
+from adversariallm.models.traits import Traits, probe
+from adversariallm.tokenization import ChatTokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+TOO_LONG = Reply("", finish_reason="context", error="context_length")
+
+
+class LocalModel:
+    """A white-box model around plain transformers objects, which are left as they were found."""
+
+    gives = Needs.white_box()
+
+    def __init__(
+        self,
+        engine: Engine,
+        chat: ChatTokenizer,
+        *,
+        name: str,
+        identity: Mapping[str, Any] | None = None,
+        context_length: int | None = None,
+        stop_tokens: Sequence[str] = (),
+    ) -> None:
+        """Join engine and chat tokenizer; usually made by `load_model` or `from_parts`."""
+        self.engine = engine
+        self.chat = chat
+        self.name = name
+        self._identity = identity
+        limit = engine.forward.context_length
+        self.context_length = limit if context_length is None else min(limit, context_length)
+        self.num_embeddings = engine.forward.num_embeddings
+        stops = chat.stops(engine.forward.model.generation_config)
+        extra = [i for text in stop_tokens for i in chat.codec.encode(text)]
+        self.stop_ids = frozenset({*stops.ids, *extra})
+        self.stop_strings = stops.strings
+
+    @classmethod
+    def from_parts(
+        cls, model: Any, tokenizer: Any, *, name: str = "in-memory", **options: Any
+    ) -> LocalModel:
+        """Wrap a transformers model and its tokenizer (or a `ChatTokenizer`).
+
+        Args:
+            model: a causal language model of transformers.
+            tokenizer: its tokenizer, with a chat template; or a `ChatTokenizer`.
+            name: short name for tables.
+            options: further arguments of `LocalModel`.
+        """
+        chat = tokenizer if isinstance(tokenizer, ChatTokenizer) else ChatTokenizer(tokenizer)
+        return cls(Engine(model), chat, name=name, **options)
+
+    def identity(self) -> Mapping[str, Any]:
+        """From the card, or for objects in memory a hash of their content."""
+        return self._memory_identity if self._identity is None else self._identity
+
+    @cached_property
+    def _memory_identity(self) -> dict[str, Any]:
+        return parts_identity(self.engine.forward.model, self.chat)
+
+    @cached_property
+    def traits(self) -> Traits:
+        """Probed facts, for `doctor`."""
+        return probe(self.engine.forward.model, self.chat)
+
+    # Text
+
+    def generate(
+        self,
+        inputs: Sequence[Conversation | ModelInput],
+        generation: GenerationConfig,
+        rngs: Sequence[Rng],
+        *,
+        json_schema: Mapping[str, Any] | None = None,
+    ) -> list[Reply]:
+        """One reply per input; an input without room for an answer gets an error reply."""
+        generation = generation.model_copy(update={"stop": (*generation.stop, *self.stop_strings)})
+        requests = [
+            self._request(item, generation, rng) for item, rng in zip(inputs, rngs, strict=True)
+        ]
+        fitting = [r for r in requests if r.length < self.context_length]
+        found = iter(self.engine.generate(fitting))
+        return [
+            self._reply(r, next(found)) if r.length < self.context_length else TOO_LONG
+            for r in requests
+        ]
+
+    def _request(
+        self,
+        item: Conversation | ModelInput,
+        generation: GenerationConfig,
+        rng: Rng,
+    ) -> Request:
+        given = ModelInput(conversation=item) if isinstance(item, Conversation) else item
+        ids = given.ids
+        if given.conversation is not None and ids is None:
+            ids = self.chat.encode(given.conversation, prefill=given.prefill)
+        return Request(
+            ids=ids,
+            embeddings=given.embeddings,
+            generation=generation,
+            rng=rng,
+            stop_ids=self.stop_ids,
+            decode=self.chat.decode,
+        )
+
+    def _reply(self, request: Request, found: Generation) -> Reply:
+        """Text and facts of one generated sequence."""
+        reasoning, text, finished = self.chat.split_reply(request.ids or (), found.ids)
+        if found.stop_string is not None:
+            text = text.partition(found.stop_string)[0]
+        return Reply(
+            text=text,
+            ids=found.ids,
+            finish_reason=found.finish_reason,
+            reasoning=reasoning,
+            log_probs=found.log_probs,
+            error=found.error,
+            raw={} if finished else {"reasoning_unfinished": True},
+            usage=found.usage,
+            executed=found.executed,
+        )
+
+    # Numbers
+
+    def losses(
+        self,
+        inputs: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+        *,
+        objective: Objective | None = None,
+        shared: int = 0,
+    ) -> Losses:
+        """Loss of each target after its input; `shared` as in the protocol."""
+        self._fits(inputs, targets)
+        return self.engine.losses(inputs, targets, objective=objective, shared=shared)
+
+    def soft_losses(
+        self,
+        inputs: Sequence[torch.Tensor],
+        targets: Sequence[Sequence[int]],
+        *,
+        objective: Objective | None = None,
+    ) -> Losses:
+        """Losses of inputs given as `[P, d]` embedding rows."""
+        self._fits(inputs, targets)
+        return self.engine.soft_losses(inputs, targets, objective=objective)
+
+    def gradient(
+        self,
+        input_ids: Sequence[int],
+        slot: Sequence[int],
+        target: Sequence[int],
+        *,
+        objective: Objective | None = None,
+        slot_embeddings: torch.Tensor | None = None,
+        shared: int = 0,
+    ) -> Gradient:
+        """Gradient at positions `slot`; the weights get none."""
+        self._fits([input_ids], [target])
+        return self.engine.gradient(
+            input_ids,
+            slot,
+            target,
+            objective=objective,
+            slot_embeddings=slot_embeddings,
+            shared=shared,
+        )
+
+    def next_logits(self, inputs: Sequence[Sequence[int]], *, shared: int = 0) -> Logits:
+        """`[W, V]` float32 logits after each input."""
+        self._fits(inputs, [()] * len(inputs))
+        return self.engine.next_logits(inputs, shared=shared)
+
+    def token_scores(self, slot_gradient: torch.Tensor) -> torch.Tensor:
+        """`[n, V]` float32 gradient with respect to the one-hot rows."""
+        return self.engine.token_scores(slot_gradient)
+
+    def embed(self, ids: Sequence[int]) -> torch.Tensor:
+        """`[P, d]` float32 vectors that the embedding module gives for `ids`."""
+        return self.engine.embed(ids)
+
+    def embedding_matrix(self) -> torch.Tensor:
+        """`[V, d]` float32 vectors of all ids, through the module."""
+        return self.engine.embedding_matrix()
+
+    def _fits(
+        self, inputs: Sequence[Sequence[int] | torch.Tensor], targets: Sequence[Sequence[int]]
+    ) -> None:
+        """Refuse what the context cannot hold."""
+        for row, target in zip(inputs, targets, strict=True):
+            if len(row) + len(target) > self.context_length:
+                raise ContextLengthError(
+                    f"an input of {len(row)} tokens and a target of {len(target)} do not fit the "
+                    f"context of model {self.name!r} ({self.context_length}); shorten the prompt"
+                )
