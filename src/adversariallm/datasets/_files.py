@@ -70,7 +70,7 @@ class DataFile:
 
 
 def catalogs() -> list[Path]:
-    """The catalogs of pinned benchmark files, for the asset store."""
+    """The catalogs of pinned files, one for each dataset, for the asset store."""
     folder = Path(str(files("adversariallm.datasets") / "catalog"))
     return sorted(folder.glob("*.yaml"))
 
@@ -84,11 +84,8 @@ def get_files(config: FileConfig, *asset_ids: str) -> dict[str, DataFile]:
     """
     from judgezoo.assets import AssetStore
 
-    wanted = {asset.split("/")[0] for asset in asset_ids}
-    store = AssetStore(
-        catalogs=[p for p in catalogs() if (p.stem in wanted) == (p.stem != "datasets")],
-        command=FETCH,
-    )
+    rows = {f"{asset.split('/')[0]}.yaml" for asset in asset_ids}
+    store = AssetStore(catalogs=[p for p in catalogs() if p.name in rows], command=FETCH)
     found = {} if config.custom is None else _own_files(config.custom, store, asset_ids)
     missing = [asset for asset in asset_ids if asset not in found]
     return {**found, **_pinned(store, missing)}
