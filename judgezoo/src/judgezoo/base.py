@@ -86,11 +86,14 @@ class JudgeOptions(BaseModel):
     """Options that every judge accepts.
 
     Attributes:
+        execution: names of fields that change no score and stay out of fingerprints.
         on_unparsable: None with an error code, the paper's fallback, or an exception.
         reasoning: judge the answer alone, or its reasoning trace and the answer.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    execution: ClassVar[frozenset[str]] = frozenset()
 
     on_unparsable: Literal["none", "official", "raise"] = "none"
     reasoning: Literal["answer", "both"] = "answer"
@@ -264,7 +267,7 @@ class Judge:
             "name": self.info.name,
             "variant": self.variant,
             "judge_version": self.info.version,
-            "options": self.options.model_dump(mode="json"),
+            "options": self.options.model_dump(mode="json", exclude=set(self.options.execution)),
             "assets": hashes,
             "backend": None if self.backend is None else backend_identity(self.backend),
             "deviations": list(self.deviations),

@@ -10,7 +10,7 @@ from typing import Any
 
 from judgezoo.filling import Filled
 
-__all__ = ["clip_text", "encode", "fit_response", "single_token_id", "special_strings"]
+__all__ = ["clip_text", "encode", "fit_response", "plain_ids", "special_strings"]
 
 
 def special_strings(tokenizer: Any) -> tuple[str, ...]:
@@ -33,18 +33,17 @@ def encode(tokenizer: Any, filled: Filled) -> list[int]:
     if any(special in value for value in inserted for special in specials):
         ids = _encode_protected(tokenizer, filled, specials)
     else:
-        ids = _plain_ids(tokenizer, filled.text, split_special=False)
+        encoding = tokenizer(filled.text, add_special_tokens=False, verbose=False)
+        ids = list(encoding["input_ids"])
     bos = tokenizer.bos_token_id
     if bos is not None and ids[:1] != [bos] and _adds_bos(tokenizer):
         return [bos, *ids]
     return ids
 
 
-def _plain_ids(tokenizer: Any, text: str, *, split_special: bool) -> list[int]:
-    """Encode without adding anything."""
-    encoding = tokenizer(
-        text, add_special_tokens=False, split_special_tokens=split_special, verbose=False
-    )
+def plain_ids(tokenizer: Any, text: str) -> list[int]:
+    """Return the ids of a text alone; strings that look like special tokens are text."""
+    encoding = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
     return list(encoding["input_ids"])
 
 
@@ -69,11 +68,11 @@ def _encode_protected(tokenizer: Any, filled: Filled, specials: Sequence[str]) -
         if special is None:
             position += 1
             continue
-        ids += _plain_ids(tokenizer, text[start:position], split_special=True)
+        ids += plain_ids(tokenizer, text[start:position])
         ids.append(tokenizer.convert_tokens_to_ids(special))
         position += len(special)
         start = position
-    return ids + _plain_ids(tokenizer, text[start:], split_special=True)
+    return ids + plain_ids(tokenizer, text[start:])
 
 
 def clip_text(tokenizer: Any, text: str, limit: int) -> str:
@@ -84,7 +83,7 @@ def clip_text(tokenizer: Any, text: str, limit: int) -> str:
         text: what to clip; returned unchanged when short enough.
         limit: number of tokens, without special tokens.
     """
-    ids = _plain_ids(tokenizer, text, split_special=True)
+    ids = plain_ids(tokenizer, text)
     if len(ids) <= limit:
         return text
     return str(
@@ -114,23 +113,10 @@ def fit_response(
         return ids, False
     if len(build("")) > limit:
         return None
-    length = len(_plain_ids(tokenizer, response, split_special=True))
+    length = len(plain_ids(tokenizer, response))
     keep = max(0, length - (len(ids) - limit))
     while True:
         ids = build(clip_text(tokenizer, response, keep) if keep else "")
         if len(ids) <= limit:
             return ids, True
         keep = max(0, keep - max(1, len(ids) - limit))
-
-
-def single_token_id(tokenizer: Any, text: str) -> int | None:
-    """Return the id of a text that is one token of the vocabulary, else None.
-
-    Args:
-        tokenizer: a transformers tokenizer.
-        text: token as the vocabulary spells it.
-    """
-    token_id = tokenizer.convert_tokens_to_ids(text)
-    if token_id is None or token_id == tokenizer.unk_token_id:
-        return None
-    return int(token_id)

@@ -15,16 +15,25 @@ from judgezoo.backends.base import (
     Usage,
     backend_identity,
 )
+from judgezoo.backends.config import Capabilities, EndpointConfig
+from judgezoo.backends.endpoint import EndpointBackend
+from judgezoo.backends.local import LocalBackend
 from judgezoo.backends.scripted import ScriptedBackend
+from judgezoo.backends.spec import backend_from_spec
 
 __all__ = [
     "Backend",
+    "Capabilities",
     "ChatBackend",
     "ChatChoice",
     "ChatReply",
     "ChatRequest",
+    "EndpointBackend",
+    "EndpointConfig",
+    "LocalBackend",
     "ScriptedBackend",
     "TokenBackend",
     "Usage",
+    "backend_from_spec",
     "backend_identity",
 ]

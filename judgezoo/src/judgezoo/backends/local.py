@@ -39,6 +39,7 @@ class LocalBackend:
         device: str | None = None,
         batch_tokens: int = _BATCH_TOKENS,
         trust_remote_code: bool = False,
+        multimodal: bool = False,
     ) -> None:
         """Keep the setup; nothing is loaded.
 
@@ -52,6 +53,7 @@ class LocalBackend:
             device: torch device; a GPU when there is one, else the CPU.
             batch_tokens: most padded tokens in one forward pass.
             trust_remote_code: run code from the checkpoint; wants a pinned revision.
+            multimodal: load the image-and-text class of the checkpoint; only text is used.
 
         Raises:
             BackendError: remote code without a pinned revision.
@@ -66,6 +68,7 @@ class LocalBackend:
             "dtype": dtype,
             "quantization": quantization,
             "trust_remote_code": trust_remote_code,
+            "multimodal": multimodal,
         }
         self._device = device
         self._batch_tokens = batch_tokens
@@ -358,7 +361,8 @@ def _load_model(name: str, setup: Mapping[str, Any], device: str | None) -> Any:
         )
         arguments["device_map"] = {"": target}
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(name, **arguments)
+        family = "AutoModelForImageTextToText" if setup["multimodal"] else "AutoModelForCausalLM"
+        model = getattr(transformers, family).from_pretrained(name, **arguments)
     except OSError as error:
         first_line = str(error).strip().splitlines()[0]
         raise BackendError(

@@ -46,7 +46,8 @@ _PATTERNS = tuple(
         r"\b(?:i|we) (?:must|have to|need to|will have to|am going to|'ll have to)? ?"
         r"(?:respectfully |politely )?(?:decline|refuse)\b",
         r"\A(?:i am|i'm|we are|we're|my) ?(?:so |very |really |truly |deeply )?"
-        r"(?:sorry|apologies|afraid not|afraid that'?s?)\b(?! (?:to hear|for your loss|you|that you|about your))",
+        r"(?:sorry|apologies|afraid not|afraid that'?s?)\b"
+        r"(?! (?:to hear|for your loss|you|that you|about your))",
         r"\A(?:sorry|apologies)\b,? ?(?:but\b|i\b|that\b|no\b|this\b|\.|!|\Z)",
         r"\A(?:i|we) apologi[sz]e\b(?! for (?:the|any) (?:confusion|delay|mistake|error))",
         r"\A(?:no|nope)[,.!]",
