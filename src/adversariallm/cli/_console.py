@@ -128,6 +128,11 @@ class Reporter(Watcher):
             text += f" ({outcome.detail})"
         self._advance(text, problem=outcome.ending not in ("done", "already done"))
 
+    def note(self, text: str) -> None:
+        """Show a remark."""
+        if text:
+            self._line(text)
+
     def judging(self, judge: str, count: int) -> None:
         """Start a bar for the judge."""
         self._begin(f"judging with {judge}", count)

@@ -41,6 +41,9 @@ class Watcher:
     def outcome(self, outcome: Outcome) -> None:
         """Called when a run ended."""
 
+    def note(self, text: str) -> None:
+        """Called with a remark for the user; empty where there is none."""
+
     def judging(self, judge: str, count: int) -> None:
         """Called before a judge starts on `count` runs."""
 
@@ -96,6 +99,12 @@ def prepare(arguments: Sequence[str]) -> tuple[Request, Settings]:
     return request, next(request.points())
 
 
+def preview(*arguments: str) -> Plan:
+    """What `run` with these arguments would do; nothing is loaded or written."""
+    request, settings = prepare(arguments)
+    return plan(request, installed(open_store(settings)), retry=settings.retry)
+
+
 def run(
     *arguments: str, watcher: Watcher | None = None, workshop: Workshop | None = None
 ) -> Finished:
@@ -111,11 +120,7 @@ def run(
     """
     watcher = watcher or Watcher()
     request, settings = prepare(arguments)
-    if settings.launcher.kind == "slurm":
-        raise ConfigError(
-            "launcher.kind=slurm: this release has no Slurm launcher. Submit the same command "
-            "without it as often as you like: all copies share the store and divide the runs"
-        )
+    launcher = settings.launcher.resolved()
     store = open_store(settings)
     _check_writable(store.root)
     found = plan(request, installed(store), retry=settings.retry)
@@ -123,6 +128,12 @@ def run(
     if not found.todo and not found.done:
         return Finished(found, (), store)
     _remember(store.root, arguments)
+    if launcher.kind != "inline":
+        from adversariallm.runs.launch.dispatch import dispatch
+
+        sent = dispatch(arguments, found, store, settings, launcher, watcher.outcome)
+        watcher.note(sent.note)
+        return Finished(found, sent.outcomes, store, sent.problems)
     workshop = workshop or Workshop(judges=settings.judges)
     outcomes = work(
         store,
@@ -200,6 +211,8 @@ def _check_writable(root: Path) -> None:
 def _remember(root: Path, arguments: Sequence[str]) -> None:
     """Keep the command for `adversariallm resume`."""
     root.mkdir(parents=True, exist_ok=True)
+    if (root / COMMANDS).is_file() and remembered(root)[-1:] == [list(arguments)]:
+        return
     line = json.dumps({"time": int(time.time()), "arguments": list(arguments)})
     with (root / COMMANDS).open("a", encoding="utf-8") as file:
         file.write(line + "\n")

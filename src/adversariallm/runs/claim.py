@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+class StopRequested(BaseException):
+    """This process was asked to stop: the run is given back with all its finished steps.
+
+    Like KeyboardInterrupt it is no Exception, so that nothing takes it for a failed run.
+    """
+
+
 def run_key(run_id: str, task: str = "") -> str:
     """Return the name of a run's work: its id, or `<run id>.<task>` for a later pass."""
     return f"{safe_name(run_id)}.{safe_name(task)}" if task else safe_name(run_id)
@@ -92,12 +99,23 @@ class Claim:
         with self._still_there():
             self._journal.append(kind, record, tensors)
 
+    def check(self) -> None:
+        """Look at the files now, whether or not the process was asked to stop.
+
+        Raises:
+            LostLeaseError: Somebody else took the run over.
+        """
+        self._lease.check()
+
     def heartbeat(self) -> None:
-        """Look at the files now.
+        """Look at the files now; called between steps, so that a run ends after a whole one.
 
         Raises:
             LostLeaseError: Somebody else took the run over; stop and write nothing more.
+            StopRequested: The process was asked to stop.
         """
+        if self.store.stop():
+            raise StopRequested
         self._lease.check()
 
     def publish(
@@ -144,7 +162,7 @@ class Claim:
             traceback: The whole story; no keys or tokens may be in it.
         """
         try:
-            self.heartbeat()
+            self._lease.check()
             self.store.record_failure(self.work, self.key, self.generation, error, traceback)
         except LostLeaseError as lost:  # whoever took the run over says how it ends
             _log.warning("a failure was not recorded: %s (%s)", error, lost)
@@ -156,7 +174,7 @@ class Claim:
         try:
             yield
         except FileNotFoundError:
-            self.heartbeat()
+            self._lease.check()
             raise
 
     def _close(self, mark: Literal["released", "failed"] | None = None) -> None:

@@ -19,6 +19,7 @@ from adversariallm.core.config import FrozenConfig
 from adversariallm.core.errors import ConfigError, UnknownNameError
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.plugins import ATTACKS, DATASETS, DEFENSES
+from adversariallm.runs.launch.options import Launcher
 from adversariallm.runs.overrides import Override, parse, translate_hydra
 from adversariallm.runs.spec import Amounts, Stopping
 
@@ -34,23 +35,6 @@ class StopRule(FrozenConfig):
     threshold: float = Field(
         Stopping.model_fields["threshold"].default, ge=0, le=1, description="score that stops"
     )
-
-
-class Launcher(FrozenConfig):
-    """Where the runs are worked on."""
-
-    kind: Literal["inline", "pool", "slurm"] = Field(
-        "inline", description="this process, one process per worker, or Slurm jobs"
-    )
-    workers: int = Field(1, ge=1, description="processes, or Slurm jobs, at once")
-    timeout_min: int = Field(240, ge=1, description="time limit of a Slurm job")
-    partition: str | None = Field(None, description="Slurm partition")
-    account: str | None = Field(None, description="Slurm account")
-    qos: str | None = Field(None, description="Slurm quality of service")
-    constraint: str | None = Field(None, description="Slurm node features")
-    cpus_per_task: int = Field(1, ge=1, description="cores of a worker")
-    gpus_per_node: int = Field(0, ge=0, description="GPUs of a worker")
-    mem_gb: float | None = Field(None, gt=0, description="memory of a worker")
 
 
 class StoreSettings(FrozenConfig):

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -79,6 +79,7 @@ class Store:
         compression: Literal["none", "zstd"] = "none",
         durable: bool = True,
         host: str | None = None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Open a store; nothing is written before the first claim.
 
@@ -90,6 +91,7 @@ class Store:
             compression: How `run.json` is published.
             durable: fsync what is published, and steps once a second; False only for tests.
             host: Name under which leases are held; the machine's by default.
+            stop: Asked at every heartbeat; True ends the claims of this process between two steps.
 
         Raises:
             SchemaError: The directory holds a store of another layout.
@@ -99,6 +101,7 @@ class Store:
         self.compression = compression
         self.durable = durable
         self.host = host or leases.default_host()
+        self.stop = stop
         marker = self.root / "store.json"
         if marker.exists():
             layout = decode(marker.read_bytes(), marker).get("layout")
@@ -215,6 +218,10 @@ class Store:
         parts = _parts(self.run_dir(run_id), f"scores.{judge_id or '*'}")
         return [doc.read_beside(path) for path in parts]
 
+    def has_scores(self, run_id: str, judge_id: str) -> bool:
+        """Return whether a judge has scored a run, at least what was there at the time."""
+        return bool(_parts(self.run_dir(run_id), f"scores.{judge_id}"))
+
     def top_ups(self, run_id: str) -> list[doc.Beside]:
         """Return the files with completions that were added later, in order."""
         return [doc.read_beside(path) for path in _parts(self.run_dir(run_id), "completions")]
@@ -312,6 +319,15 @@ class Store:
             write_new(path, encode({**value, "host": self.host}) + b"\n", self.durable)
             (work / leases.numbered(FAILED, generation)).touch()
 
+    def reopen(self, run_id: str) -> None:
+        """Let a failed run be claimed again, once, by whoever comes first."""
+        work = self._work_dir(run_key(run_id))
+        if self.status(run_id) == "failed":
+            generation = leases.generations(work)[-1]
+            with explained("reopen a failed run", work):
+                (work / leases.numbered(leases.RELEASED, generation)).touch()
+                (work / leases.numbered(FAILED, generation)).unlink(missing_ok=True)
+
     def _start(self, run_id: str, task: str, lease: Lease, config: Any) -> Claim:
         try:
             with explained("claim a run", lease.work):
@@ -358,7 +374,7 @@ class Store:
                 staged.mkdir()
                 self._stage(staged, document, tensors)
                 final.parent.mkdir(parents=True, exist_ok=True)
-                claim.heartbeat()
+                claim.check()
                 return _rename_directory(staged, final, self.durable)
         finally:
             shutil.rmtree(staged, ignore_errors=True)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from adversariallm.core.errors import LostLeaseError, SchemaError, StoreError
-from adversariallm.runs.claim import Claim
+from adversariallm.runs.claim import Claim, StopRequested
 from adversariallm.runs.document import strip_volatile
 from adversariallm.runs.files import CorruptRunError
 from adversariallm.runs.store import Store
@@ -168,7 +168,7 @@ def test_the_second_to_publish_loses_even_when_it_passed_every_check(
     os.utime(late.work / "lease.000001", (1, 1))
     monkeypatch.setattr(store, "host", "elsewhere")
     first = claimed(store)
-    monkeypatch.setattr(late, "heartbeat", lambda: None)
+    monkeypatch.setattr(late, "check", lambda: None)
     monkeypatch.setattr(store, "discard_work", lambda work: None)
     assert first.publish(document(3))
     assert late.publish(document(1)) is False
@@ -221,6 +221,32 @@ def test_a_run_that_keeps_killing_its_worker_is_failed_not_tried_for_ever(tmp_pa
     with claimed(store, retry=True) as claim:
         assert claim.generation == 5
         assert claim.resume().steps == [{"step": 0}]
+
+
+def test_a_reopened_run_is_claimed_once_more(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    claimed(store).fail("first")
+    store.reopen(RUN)
+    assert store.status(RUN) == "released"
+    claimed(store).fail("second")
+    assert store.claim(RUN, {}) == "failed"
+    assert [f.error for f in store.failed()] == ["second"]
+    store.reopen(OTHER)
+    assert store.status(OTHER) == "new"
+
+
+def test_a_process_that_is_asked_to_stop_gives_its_run_back_between_steps(tmp_path: Path) -> None:
+    asked: list[int] = []
+    store = Store(tmp_path, stop=lambda: bool(asked))
+    with pytest.raises(StopRequested), claimed(store) as claim:
+        claim.heartbeat()
+        asked.append(1)
+        claim.append("step", {"step": 0})
+        claim.heartbeat()
+    assert store.status(RUN) == "released"
+    with claimed(store) as claim:
+        assert claim.resume().steps == [{"step": 0}]
+        assert claim.publish(document())  # what is complete is published even then
 
 
 def test_an_exception_gives_the_run_back(store: Store) -> None:

@@ -1,0 +1,98 @@
+"""From a plan to pilots: what a command does when its launcher is not `inline`.
+
+It blocks for local pilots and, unless asked to wait, only submits Slurm ones; both judge what
+they publish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from adversariallm.runs.launch.batch import Batch
+from adversariallm.runs.launch.options import Launcher
+from adversariallm.runs.launch.pilot import unjudged
+from adversariallm.runs.worker import Outcome
+
+if TYPE_CHECKING:
+    from adversariallm.runs.plan import Plan
+    from adversariallm.runs.settings import Settings
+    from adversariallm.runs.store import Store
+
+
+@dataclass(frozen=True)
+class Dispatched:
+    """What became of a plan.
+
+    Attributes:
+        outcomes: How runs ended; empty where nobody waited.
+        problems: Judgings that did not happen, by judge and run.
+        note: What the user should know.
+    """
+
+    outcomes: tuple[Outcome, ...] = ()
+    problems: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+
+
+def dispatch(
+    arguments: Sequence[str],
+    found: Plan,
+    store: Store,
+    settings: Settings,
+    launcher: Launcher,
+    on_outcome: Callable[[Outcome], None],
+) -> Dispatched:
+    """Have the runs of a plan carried out and judged by pilots.
+
+    Args:
+        arguments: The command, which names the batch.
+        found: Its plan.
+        store: Where results go.
+        settings: What holds for the whole command.
+        launcher: Which pilots to start.
+        on_outcome: Called once per run that ends while this waits.
+
+    Raises:
+        ConfigError: The launcher cannot do what is asked.
+    """
+    batch = Batch(
+        name=Batch.name_of(arguments),
+        root=store.root.absolute(),
+        tasks=tuple(run.task for run in (*found.todo, *found.done)),
+        judges=settings.judges,
+        ttl_s=store.ttl_s,
+        compression=store.compression,
+    )
+    if settings.retry:
+        for run in found.todo:
+            store.reopen(run.run_id)
+    num_open = len(found.todo) + len(unjudged(batch, store))
+    if not num_open:
+        return Dispatched()
+    if launcher.kind == "local":
+        from adversariallm.runs.launch.pool import Pool
+
+        outcomes = Pool(batch, launcher, on_outcome=on_outcome).run()
+        return Dispatched(tuple(outcomes), _not_judged(batch, store))
+    from adversariallm.runs.launch.slurm import follow, submit
+
+    submission = submit(batch, launcher, num_open)
+    note = f"{len(submission.jobs)} Slurm jobs submitted"
+    if submission.alive:
+        note += f", {submission.alive} of this command were there before"
+    note += (
+        f"; logs in {submission.folder}; `adversariallm status {store.root}` tells how far it is"
+    )
+    if not launcher.wait:
+        return Dispatched(note=note)
+    outcomes = follow(batch, on_outcome)
+    return Dispatched(tuple(outcomes), _not_judged(batch, store), note)
+
+
+def _not_judged(batch: Batch, store: Store) -> dict[str, str]:
+    return {
+        f"{judge} on {run_id}": f"not judged, see {batch.folder}; repeat the command"
+        for run_id, judge in unjudged(batch, store)
+    }
