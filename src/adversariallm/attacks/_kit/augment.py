@@ -88,7 +88,7 @@ def move_characters(text: str, probability: float, generator: random.Random) -> 
 
 
 def augment_as_published(text: str, sigma: float, seed: int) -> Augmented:
-    """The authors' function, faults included: one stream, joined by single blanks, ASCII letters only.
+    """The published function, faults included: one stream, single blanks, ASCII letters only.
 
     Letters outside ASCII that are chosen for a case flip disappear. Kept so that published samples
     can be replayed; see `augment` for ours.
