@@ -1,8 +1,7 @@
 """Success against what was spent: one rate with its interval for every budget.
 
 A behavior counts as won from the first budget at which any of its completions so far is a known
-hit. Points of one curve share their behaviors, so they are dependent; pointwise and simultaneous
-bands are told apart by name.
+hit. A curve's band is either pointwise or holds for all budgets at once, and says which.
 """
 
 from __future__ import annotations
@@ -16,9 +15,11 @@ import numpy as np
 from adversariallm.evaluation.intervals import clustered_rate
 from adversariallm.evaluation.success import best_so_far
 from adversariallm.evaluation.trials import Floats, Trial
+from adversariallm.evaluation.uncertainty import simultaneous_level
 
 Axis = Literal["steps", "queries", "flops", "tokens", "seconds"]
 Spend = Literal["search", "sampling", "total"]
+Band = Literal["pointwise", "simultaneous"]
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,10 @@ class Curve:
         spend: which ledgers `x` adds up; meaningless for steps.
         x: `[P]` budgets, ascending.
         value: `[P]` rate, NaN where nothing is scored yet.
-        low: `[P]` lower end of the pointwise interval.
+        low: `[P]` lower end of the band.
         high: `[P]` upper end.
         n: `[P]` scored behaviors.
+        band: whether `low` and `high` hold at each budget, or at all of them together.
     """
 
     axis: Axis
@@ -42,6 +44,7 @@ class Curve:
     low: Floats
     high: Floats
     n: Floats
+    band: Band
     level: float = 0.95
 
 
@@ -71,16 +74,21 @@ def success_curve(
     axis: Axis = "steps",
     *,
     spend: Spend = "total",
+    band: Band = "pointwise",
     level: float = 0.95,
     max_points: int = 60,
 ) -> Curve:
-    """The share of behaviors won within each budget, with pointwise Wilson intervals.
+    """The share of behaviors won within each budget, with a band.
+
+    A pointwise band is made of Wilson intervals; a simultaneous one of Clopper-Pearson intervals at
+    the level that makes them hold together (`simultaneous_level`).
 
     Args:
         trials: of one setting, metric and judge.
         axis: unit of the budget.
         spend: what counts as spent.
-        level: coverage of each point's interval.
+        band: `pointwise` or `simultaneous`.
+        level: coverage of the band.
         max_points: longest curve; budgets are thinned evenly by rank, first and last kept.
     """
     marks = [spent(t, axis, spend) for t in trials if len(t.steps)]
@@ -90,6 +98,8 @@ def success_curve(
     behaviors: dict[str, list[Floats]] = {}
     for trial in trials:
         behaviors.setdefault(trial.behavior, []).append(value_at(trial, x, axis, spend))
+    joint = band == "simultaneous" and len(x) > 1
+    local = simultaneous_level(len(behaviors), level) if joint else level
     value, low, high, n = (np.full(len(x), np.nan) for _ in range(4))
     for i in range(len(x)):
         clusters = [
@@ -98,7 +108,7 @@ def success_curve(
         scored = [c for c in clusters if c]
         n[i] = len(scored)
         if scored:
-            interval = clustered_rate(scored, level)
+            interval = clustered_rate(scored, local, "clopper_pearson" if joint else "wilson")
             value[i] = np.mean([np.mean(c) for c in scored])
             low[i], high[i] = interval.low, interval.high
-    return Curve(axis, spend, x, value, low, high, n, level)
+    return Curve(axis, spend, x, value, low, high, n, band, level)

@@ -33,7 +33,7 @@ class Series:
 def curve_chart(
     series: Sequence[Series], x_title: str, y_title: str, *, log_x: bool = False
 ) -> str:
-    """Curves with pointwise bands over a common axis; a single point is drawn with a whisker."""
+    """Curves with their bands over a common axis; a single point is drawn with a whisker."""
     xs = np.concatenate([s.curve.x for s in series])
     if log_x:
         xs = xs[xs > 0]

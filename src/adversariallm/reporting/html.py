@@ -164,7 +164,9 @@ def _charts(
 
 
 def _plot(rows: Sequence[tuple[str, list[Trial]]], axis: Axis, x_title: str) -> dict[str, Any]:
-    series = [Series(name, success_curve(trials, axis)) for name, trials in rows]
+    series = [
+        Series(name, success_curve(trials, axis, band="simultaneous")) for name, trials in rows
+    ]
     numbers = [
         [s.label, quantity(x), percent(v), f"{percent(a)} to {percent(b)}", int(n)]
         for s in series
