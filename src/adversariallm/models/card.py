@@ -74,7 +74,8 @@ class ModelCard(FrozenConfig):
         context_length: None reads it from the checkpoint.
         stop_tokens: texts of stop tokens beyond those that generation config, tokenizer and
             template name.
-        adapter: PEFT adapter applied after loading, relative to the catalog folder, or a hub id.
+        adapter: PEFT adapter applied after loading: a folder (in a row, relative to the row's
+            file) or a hub id.
         aliases: other hub ids of the same weights.
         checked: how far this row was tried by us.
     """
@@ -130,6 +131,9 @@ def _rows(path: Path) -> Iterator[ModelCard]:
                 "repo": values.pop("repo"),
                 "revision": values.pop("revision", None),
             }
+        shipped = path.parent / str(values.get("adapter", ""))
+        if "adapter" in values and shipped.is_dir():
+            values["adapter"] = str(shipped.resolve())
         try:
             yield ModelCard.model_validate(values)
         except ValidationError as error:

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 CONTENT_FILES = (*sources.WEIGHT_FILES, *sources.TOKENIZER_FILES)
 UNESSENTIAL = frozenset(
-    {"_name_or_path", "_model_name_or_path", "transformers_version", "_attn_implementation"}
+    "_name_or_path _model_name_or_path transformers_version _attn_implementation architectures"
+    " dtype".split()
 )
-"""Configuration entries that say where a model is from or how it is run, not what it computes."""
+"""Configuration entries that say where a model is from or how it is run, or are stated apart."""
 SETTLED_NS = 2_000_000_000
 """A file younger than this is hashed again next time: its clock may not show a later write."""
 
@@ -165,6 +166,7 @@ def parts_identity(model: Any, chat: ChatTokenizer) -> dict[str, Any]:
     config = {k: v for k, v in model.config.to_dict().items() if k not in UNESSENTIAL}
     return {
         "weights": {"memory": state_hash(model)},
+        "class": type(model).__name__,
         "config": stable_hash(json.loads(json.dumps(config, default=str))),
         "dtype": str(model.dtype).removeprefix("torch."),
         "quantization": "checkpoint" if "quantization_config" in config else "none",
