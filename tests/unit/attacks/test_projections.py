@@ -90,7 +90,7 @@ def test_the_entropy_projection_meets_its_target_unless_it_leaves_the_simplex(
     assert (y >= 0).all()
     before, after = projections.tsallis2(x), projections.tsallis2(y)
     assert (after <= before + 1e-9).all()
-    d = (x > 0).sum(-1)
+    d = (x > 0).sum(-1).double()
     target = (1 - factor) * (d - 1) / d
     for i in range(4):
         if before[i] <= target[i]:
