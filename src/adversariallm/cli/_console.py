@@ -130,8 +130,7 @@ class Reporter(Watcher):
 
     def note(self, text: str) -> None:
         """Show a remark."""
-        if text:
-            self._line(text)
+        self._line(text)
 
     def judging(self, judge: str, count: int) -> None:
         """Start a bar for the judge."""

@@ -42,7 +42,7 @@ class Watcher:
         """Called when a run ended."""
 
     def note(self, text: str) -> None:
-        """Called with a remark for the user; empty where there is none."""
+        """Called with a remark for the user."""
 
     def judging(self, judge: str, count: int) -> None:
         """Called before a judge starts on `count` runs."""
@@ -131,8 +131,7 @@ def run(
     if launcher.kind != "inline":
         from adversariallm.runs.launch.dispatch import dispatch
 
-        sent = dispatch(arguments, found, store, settings, launcher, watcher.outcome)
-        watcher.note(sent.note)
+        sent = dispatch(arguments, found, store, settings, launcher, watcher.outcome, watcher.note)
         return Finished(found, sent.outcomes, store, sent.problems)
     workshop = workshop or Workshop(judges=settings.judges)
     outcomes = work(

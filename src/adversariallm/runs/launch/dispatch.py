@@ -28,12 +28,10 @@ class Dispatched:
     Attributes:
         outcomes: How runs ended; empty where nobody waited.
         problems: Judgings that did not happen, by judge and run.
-        note: What the user should know.
     """
 
     outcomes: tuple[Outcome, ...] = ()
     problems: dict[str, str] = field(default_factory=dict)
-    note: str = ""
 
 
 def dispatch(
@@ -43,6 +41,7 @@ def dispatch(
     settings: Settings,
     launcher: Launcher,
     on_outcome: Callable[[Outcome], None],
+    on_note: Callable[[str], None],
 ) -> Dispatched:
     """Have the runs of a plan carried out and judged by pilots.
 
@@ -53,6 +52,7 @@ def dispatch(
         settings: What holds for the whole command.
         launcher: Which pilots to start.
         on_outcome: Called once per run that ends while this waits.
+        on_note: Called with what the user should know.
 
     Raises:
         ConfigError: The launcher cannot do what is asked.
@@ -85,10 +85,11 @@ def dispatch(
     note += (
         f"; logs in {submission.folder}; `adversariallm status {store.root}` tells how far it is"
     )
+    on_note(note)
     if not launcher.wait:
-        return Dispatched(note=note)
+        return Dispatched()
     outcomes = follow(batch, on_outcome)
-    return Dispatched(tuple(outcomes), _not_judged(batch, store), note)
+    return Dispatched(tuple(outcomes), _not_judged(batch, store))
 
 
 def _not_judged(batch: Batch, store: Store) -> dict[str, str]:

@@ -15,7 +15,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -218,7 +218,7 @@ def configure_process(cpus: int | None = None) -> None:
             os.environ.setdefault(name, str(cpus))
 
 
-def main(arguments: Sequence[str] | None = None, fly: Callable[..., Flight] = fly) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run a pilot of the local launcher; 0 when nothing is left, 1 when runs failed, 3 stopped."""
     parser = argparse.ArgumentParser(prog="pilot")
     parser.add_argument("plan", type=Path)

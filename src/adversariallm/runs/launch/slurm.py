@@ -25,7 +25,7 @@ from submitit.core.utils import DelayedSubmission, FailedJobError
 from adversariallm.core.errors import ConfigError
 from adversariallm.runs.launch.batch import Batch
 from adversariallm.runs.launch.options import Launcher
-from adversariallm.runs.launch.pilot import Flight, Stopper, configure_process, fly
+from adversariallm.runs.launch.pilot import Flight, Stopper, configure_process, fly, unjudged
 from adversariallm.runs.launch.progress import Follower
 from adversariallm.runs.worker import Outcome
 
@@ -69,7 +69,7 @@ def submit(batch: Batch, launcher: Launcher, num_open: int) -> Submission:
         )
     plan = batch.save()
     folder = batch.folder / "slurm"
-    alive = count_alive(job_name(batch))
+    alive = count_alive(job_name(batch)) or 0
     missing = max(0, min(launcher.workers, num_open) - alive)
     jobs: list[str] = []
     executor = _executor(batch, launcher, folder)
@@ -117,7 +117,7 @@ def _refusal(text: str, launcher: Launcher) -> str:
         if getattr(launcher, name)
     }
     given = ", ".join(f"launcher.{name}={value}" for name, value in asked.items())
-    partitions = _ask(["sinfo", "-h", "-o", "%R"]).split()
+    partitions = (_ask(["sinfo", "-h", "-o", "%R"]) or "").split()
     return f"{message} Given: {given or 'no options'}. Partitions here: {', '.join(partitions)}."
 
 
@@ -126,32 +126,36 @@ def job_name(batch: Batch) -> str:
     return f"adversariallm-{batch.name}"
 
 
-def count_alive(name: str) -> int:
-    """Return how many jobs of that name wait or run; 0 when the controller does not answer."""
+def count_alive(name: str) -> int | None:
+    """Return how many jobs of that name wait or run; None when the controller does not answer."""
     asked = ["squeue", "-h", "-r", "-n", name, "-u", getpass.getuser(), "-o", "%T"]
-    return len(_ask(asked).splitlines())
+    answer = _ask(asked)
+    return None if answer is None else len(answer.splitlines())
 
 
 def max_array_size() -> int:
     """Return the site's MaxArraySize."""
-    match = re.search(r"MaxArraySize\s*=\s*(\d+)", _ask(["scontrol", "show", "config"]))
+    match = re.search(r"MaxArraySize\s*=\s*(\d+)", _ask(["scontrol", "show", "config"]) or "")
     return int(match.group(1)) if match else _DEFAULT_MAX_ARRAY
 
 
-def _ask(command: list[str]) -> str:
+def _ask(command: list[str]) -> str | None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout
+        return None
+    return None if done.returncode else done.stdout
 
 
 def follow(batch: Batch, on_outcome: Callable[[Outcome], None]) -> list[Outcome]:
-    """Wait until every run has ended or no pilot is left, reporting runs as they end."""
+    """Wait until all is done and judged or no pilot is left, reporting runs as they end."""
     follower = Follower(batch, on_outcome)
-    while not follower.done and count_alive(job_name(batch)):
+    store = batch.store()
+    while count_alive(job_name(batch)) != 0:
         time.sleep(_LOOK_EVERY_S)
         follower.look()
+        if follower.done and not unjudged(batch, store):
+            break
     return follower.finish()
 
 
