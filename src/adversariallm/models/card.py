@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError
 
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.errors import ConfigError, UnknownNameError
+from adversariallm.core.protocols import Needs
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Quantization = Literal["none", "int8", "nf4", "checkpoint"]
@@ -96,6 +97,11 @@ class ModelCard(FrozenConfig):
     note: str | None = None
 
     @property
+    def gives(self) -> Needs:
+        """What the loaded model offers."""
+        return Needs.white_box()
+
+    @property
     def pin(self) -> str:
         """What fixes the weights: a commit or a hash, or `unverified` where nothing does yet."""
         if isinstance(self.source, HubSource):
@@ -109,6 +115,38 @@ class ModelCard(FrozenConfig):
         """Everything under which this row can be asked for."""
         repo = (self.source.repo,) if isinstance(self.source, HubSource) else ()
         return (self.name, *(() if self.adapter else repo), *self.aliases)
+
+
+class EndpointCard(FrozenConfig):
+    """A model behind an address: `openai:MODEL[@URL]` or `anthropic:MODEL[@URL]`.
+
+    Attributes:
+        name: what users type.
+        provider: wire protocol.
+        model: name that the endpoint knows.
+        base_url: address of the server; None for the provider's own.
+    """
+
+    name: str
+    provider: Literal["openai", "anthropic"]
+    model: str
+    base_url: str | None = None
+
+    @property
+    def gives(self) -> Needs:
+        """What the model offers."""
+        return Needs.TEXT
+
+
+def endpoint_card(name: str) -> EndpointCard | None:
+    """The card that a name with a provider's prefix stands for; None for other names."""
+    provider, colon, rest = name.partition(":")
+    if not colon or provider not in ("openai", "anthropic"):
+        return None
+    model, _, url = rest.partition("@")
+    if not model:
+        raise ConfigError(f"model={name}: expected {provider}:MODEL or {provider}:MODEL@URL")
+    return EndpointCard(name=name, provider=provider, model=model, base_url=url or None)
 
 
 def _folders() -> Iterator[Path]:

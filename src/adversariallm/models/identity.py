@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from adversariallm.core.config import stable_hash
 from adversariallm.core.errors import ModelError
 from adversariallm.models import sources
-from adversariallm.models.card import HubSource, ModelCard, WheelSource
+from adversariallm.models.card import EndpointCard, HubSource, ModelCard, WheelSource
 from adversariallm.models.options import ModelOptions
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ SETTLED_NS = 2_000_000_000
 """A file younger than this is hashed again next time: its clock may not show a later write."""
 
 
-def identity(card: ModelCard, options: ModelOptions | None = None) -> dict[str, Any]:
+def identity(card: ModelCard | EndpointCard, options: ModelOptions | None = None) -> dict[str, Any]:
     """The facts that decide what a model answers; reads the small files and hashes local weights.
 
     Args:
@@ -45,8 +45,11 @@ def identity(card: ModelCard, options: ModelOptions | None = None) -> dict[str, 
         ModelError: the weights are not on this machine and their source cannot be asked.
     """
     from adversariallm.models.loading import load_chat
+    from adversariallm.models.remote import endpoint_identity
 
     options = options or ModelOptions()
+    if isinstance(card, EndpointCard):
+        return endpoint_identity(card, options)
     out: dict[str, Any] = {
         "weights": weights_identity(card),
         "dtype": card.dtype,

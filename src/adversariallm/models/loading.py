@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from adversariallm.core.errors import ConfigError, ModelError
 from adversariallm.models import sources
-from adversariallm.models.card import Quantization
+from adversariallm.models.card import EndpointCard, Quantization
 from adversariallm.models.identity import adapter_folder, identity
 from adversariallm.models.options import ModelOptions, resolve
 from adversariallm.tokenization import ChatTokenizer
@@ -22,6 +22,7 @@ from adversariallm.tokenization import ChatTokenizer
 if TYPE_CHECKING:
     from adversariallm.models.card import ModelCard
     from adversariallm.models.local import LocalModel
+    from adversariallm.models.remote import RemoteModel
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 BITS = {"int8": 8, "nf4": 4}
@@ -29,11 +30,11 @@ ROOM = 0.9
 """Share of the free memory that weights may take; activations need the rest."""
 
 
-def load_model(name: str, **options: Any) -> LocalModel:
+def load_model(name: str, **options: Any) -> LocalModel | RemoteModel:
     """The model that `model=NAME` and `models.NAME.*` stand for.
 
     Args:
-        name: a catalog name, a hub id, or a local folder.
+        name: a catalog name, a hub id, a local folder, or `openai:MODEL[@URL]`.
         options: fields of `ModelOptions`.
 
     Raises:
@@ -45,11 +46,16 @@ def load_model(name: str, **options: Any) -> LocalModel:
     return load(resolve(name, chosen), chosen)
 
 
-def load(card: ModelCard, options: ModelOptions | None = None) -> LocalModel:
+def load(
+    card: ModelCard | EndpointCard, options: ModelOptions | None = None
+) -> LocalModel | RemoteModel:
     """The model of a fully stated card."""
     from adversariallm.models.local import LocalModel
+    from adversariallm.models.remote import RemoteModel
 
     options = options or ModelOptions()
+    if isinstance(card, EndpointCard):
+        return RemoteModel.from_card(card, options)
     model = load_weights(card, options)
     return LocalModel.from_parts(
         model,

@@ -17,11 +17,13 @@ from adversariallm.models.card import (
     DTYPES,
     QUANTIZATIONS,
     Dtype,
+    EndpointCard,
     FolderSource,
     HubSource,
     ModelCard,
     Quantization,
     catalog,
+    endpoint_card,
     find_card,
 )
 from adversariallm.tokenization.formats import list_templates
@@ -57,6 +59,41 @@ class ModelOptions(FrozenConfig):
     trust_remote_code: bool = Field(
         False, description="run Python code that comes with the checkpoint"
     )
+    reasoning_allowance: int = Field(
+        0, ge=0, description="endpoints: tokens added to every limit for hidden reasoning"
+    )
+    allow_dropped: tuple[str, ...] = Field(
+        (), description="endpoints: parameters that may be left out where they are not honored"
+    )
+    capabilities: dict[str, Any] | None = Field(
+        None, description="endpoints: what the server honors; null: the provider's usual set"
+    )
+    api_key_env: str | None = Field(
+        None,
+        description="endpoints: environment variable that holds the key",
+        json_schema_extra=INERT,
+    )
+    max_concurrency: int = Field(
+        8, ge=1, description="endpoints: requests in flight at once", json_schema_extra=INERT
+    )
+    rpm: float | None = Field(
+        None, gt=0, description="endpoints: requests per minute", json_schema_extra=INERT
+    )
+    tpm: float | None = Field(
+        None, gt=0, description="endpoints: tokens per minute", json_schema_extra=INERT
+    )
+    input_price: float | None = Field(
+        None,
+        ge=0,
+        description="endpoints: US dollars for a million input tokens",
+        json_schema_extra=INERT,
+    )
+    output_price: float | None = Field(
+        None,
+        ge=0,
+        description="endpoints: US dollars for a million output tokens",
+        json_schema_extra=INERT,
+    )
     device: str | None = Field(
         None,
         description="cpu, cuda, cuda:1; null: cuda where there is one",
@@ -72,11 +109,11 @@ class ModelOptions(FrozenConfig):
     )
 
 
-def resolve(name: str, options: ModelOptions | None = None) -> ModelCard:
+def resolve(name: str, options: ModelOptions | None = None) -> ModelCard | EndpointCard:
     """The fully stated card for what a user typed as `model=`.
 
     Args:
-        name: a catalog name, a hub id, or a local folder.
+        name: a catalog name, a hub id, a local folder, or `openai:MODEL[@URL]`.
         options: overrides; they win over the catalog row.
 
     Raises:
@@ -84,6 +121,9 @@ def resolve(name: str, options: ModelOptions | None = None) -> ModelCard:
         ConfigError: a model outside the catalog lacks a choice that has to be made.
     """
     options = options or ModelOptions()
+    endpoint = endpoint_card(name)
+    if endpoint is not None:
+        return endpoint
     card = find_card(name)
     if card is None:
         return _outside_catalog(name, options)

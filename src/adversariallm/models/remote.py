@@ -1,0 +1,231 @@
+"""A model behind an address, with judgezoo's endpoint backend doing the requests.
+
+It translates between our conversations and the backend's requests. Retries, rate limits, deadlines
+and keys are the backend's; a request that failed is a reply with an error code, never data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from adversariallm.core.budget import Usage
+from adversariallm.core.config import stable_hash
+from adversariallm.core.errors import ConfigError, ModelError, NeedsError
+from adversariallm.core.generation import GenerationConfig
+from adversariallm.core.protocols import Needs
+from adversariallm.core.rng import Rng
+from adversariallm.core.types import Conversation, FinishReason, ModelInput, Reply
+
+if TYPE_CHECKING:
+    from adversariallm.models.card import EndpointCard
+    from adversariallm.models.options import ModelOptions
+    from judgezoo.backends import ChatReply, ChatRequest, EndpointBackend
+
+SEED_BITS = 31
+"""Servers take seeds of at most this many bits."""
+FINISH: dict[str, FinishReason] = {
+    "stop": "stop",
+    "end_turn": "stop",
+    "refusal": "stop",
+    "stop_sequence": "stop_string",
+    "length": "length",
+    "max_tokens": "length",
+    "content_filter": "content_filter",
+}
+ERRORS: dict[str, tuple[FinishReason, str]] = {
+    "context_overflow": ("context", "context_length"),
+    "content_filter": ("content_filter", "content_filter"),
+}
+
+
+class RemoteModel:
+    """A chat model behind an endpoint; text in, text out."""
+
+    gives = Needs.TEXT
+
+    def __init__(
+        self, backend: EndpointBackend, *, name: str, system_prompt: str | None = None
+    ) -> None:
+        """Wrap a backend.
+
+        Args:
+            backend: sends the requests.
+            name: short name for tables.
+            system_prompt: system message for conversations that have none.
+        """
+        self.backend = backend
+        self.name = name
+        self.system_prompt = system_prompt
+
+    @classmethod
+    def from_card(cls, card: EndpointCard, options: ModelOptions) -> RemoteModel:
+        """The model of an endpoint card.
+
+        Raises:
+            ModelError: the key is not set, or the provider's package is not installed.
+        """
+        from judgezoo.backends import EndpointBackend
+        from judgezoo.errors import JudgezooError
+
+        try:
+            backend = EndpointBackend(endpoint_config(card, options))
+        except JudgezooError as error:
+            raise ModelError(f"model {card.name!r}: {error}") from None
+        return cls(backend, name=card.name, system_prompt=options.system_prompt)
+
+    def identity(self) -> Mapping[str, Any]:
+        """Address, model name, abilities and system prompt; the server's weights are unknown."""
+        return _identity(self.backend.identity(), self.system_prompt)
+
+    def observed(self) -> Mapping[str, Any]:
+        """What the server said it is, so far; for provenance."""
+        return self.backend.observed()
+
+    def generate(
+        self,
+        inputs: Sequence[Conversation | ModelInput],
+        generation: GenerationConfig,
+        rngs: Sequence[Rng],
+        *,
+        json_schema: Mapping[str, Any] | None = None,
+    ) -> list[Reply]:
+        """One reply per input, several requests in flight at once.
+
+        Raises:
+            ConfigError: the endpoint does not honor an option and none may be dropped; nothing has
+                been sent.
+        """
+        from judgezoo.errors import BackendError
+
+        requests = [
+            self._request(item, generation, rng, json_schema)
+            for item, rng in zip(inputs, rngs, strict=True)
+        ]
+        try:
+            replies = self.backend.generate(requests)
+        except BackendError as error:
+            raise ConfigError(f"model {self.name!r}: {error}") from None
+        return [_reply(r) for r in replies]
+
+    def _request(
+        self,
+        item: Conversation | ModelInput,
+        generation: GenerationConfig,
+        rng: Rng,
+        json_schema: Mapping[str, Any] | None,
+    ) -> ChatRequest:
+        from judgezoo.backends import ChatRequest
+
+        given = ModelInput(conversation=item) if isinstance(item, Conversation) else item
+        if given.conversation is None:
+            raise NeedsError(f"model {self.name!r} takes text; embeddings need a local model")
+        _refuse_local_options(self.name, generation)
+        messages = given.conversation.to_dicts()
+        if self.system_prompt is not None and messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": self.system_prompt})
+        sampled = generation.temperature > 0 and self.backend.capabilities.seed
+        return ChatRequest(
+            messages=tuple(messages),
+            max_tokens=generation.max_new_tokens,
+            temperature=generation.temperature,
+            top_p=None if generation.top_p == 1.0 else generation.top_p,
+            top_k=generation.top_k,
+            stop=generation.stop,
+            seed=rng.seed % (1 << SEED_BITS) if sampled else None,
+            schema=json_schema,
+            prefill=given.prefill or None,
+            key=stable_hash([list(rng.path), messages]),
+        )
+
+
+def _refuse_local_options(name: str, generation: GenerationConfig) -> None:
+    """Options that no remote protocol carries are an error, never dropped in silence."""
+    asked = {
+        "min_p": generation.min_p > 0,
+        "min_new_tokens": generation.min_new_tokens > 0,
+        "log_probs": generation.log_probs,
+        "max_reasoning_tokens": generation.max_reasoning_tokens is not None,
+    }
+    unknown = [f"generation_config.{option}" for option, wanted in asked.items() if wanted]
+    if unknown:
+        raise ConfigError(f"model {name!r} is remote and cannot honor {', '.join(unknown)}")
+
+
+def _reply(reply: ChatReply) -> Reply:
+    """Our reply from the backend's, with the provider's facts in `raw`."""
+    facts = {
+        "served_model": reply.served_model,
+        "system_fingerprint": reply.system_fingerprint,
+        "request_id": reply.request_id,
+        "attempts": reply.attempts,
+        "dropped": list(reply.dropped) or None,
+        "error": reply.error,
+    }
+    usage = Usage(
+        queries=1,
+        tokens_processed=reply.usage.input_tokens,
+        tokens_cached=reply.usage.cached_tokens,
+        tokens_generated=reply.usage.output_tokens,
+        cost=reply.cost or 0.0,
+    )
+    raw = {key: value for key, value in facts.items() if value is not None}
+    if reply.status != "ok" or not reply.choices:
+        reason, code = ERRORS.get(reply.status, ("error", reply.status))
+        return Reply("", finish_reason=reason, error=code, raw=raw, usage=usage)
+    choice = reply.choices[0]
+    reason = FINISH.get(choice.finish_reason, "stop")
+    filtered = reason == "content_filter"
+    return Reply(
+        text=choice.text or choice.refusal or "",
+        finish_reason=reason,
+        reasoning=choice.reasoning,
+        error="content_filter" if filtered else None,
+        raw=raw | ({"refusal": choice.refusal} if choice.refusal else {}),
+        usage=usage,
+    )
+
+
+def endpoint_config(card: EndpointCard, options: ModelOptions) -> Any:
+    """The backend's configuration from card and options."""
+    from pydantic import ValidationError
+
+    from judgezoo.backends import EndpointConfig
+
+    names = (
+        "api_key_env", "allow_dropped", "capabilities", "reasoning_allowance", "max_concurrency",
+        "rpm", "tpm", "input_price", "output_price",
+    )  # fmt: skip
+    try:
+        return EndpointConfig(
+            model=card.model,
+            provider=card.provider,
+            base_url=card.base_url,
+            **{name: getattr(options, name) for name in names},
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"model {card.name!r}: {field}: {first['msg']}") from None
+
+
+class _Unsent:
+    """Stands where no request may be sent."""
+
+    def call(self, request: ChatRequest, timeout_s: float) -> ChatReply:
+        raise AssertionError("nothing is sent to find out an identity")
+
+
+def endpoint_identity(card: EndpointCard, options: ModelOptions) -> dict[str, Any]:
+    """Identity of an endpoint; needs no key and sends nothing."""
+    from judgezoo.backends import EndpointBackend
+
+    backend = EndpointBackend(endpoint_config(card, options), driver=_Unsent())
+    return _identity(backend.identity(), options.system_prompt)
+
+
+def _identity(facts: Mapping[str, Any], system_prompt: str | None) -> dict[str, Any]:
+    out = {"endpoint": dict(facts)}
+    if system_prompt is not None:
+        out["system_prompt"] = {"text": system_prompt}
+    return out
