@@ -50,12 +50,13 @@ def load(
     card: ModelCard | EndpointCard, options: ModelOptions | None = None
 ) -> LocalModel | RemoteModel:
     """The model of a fully stated card."""
-    from adversariallm.models.local import LocalModel
-    from adversariallm.models.remote import RemoteModel
-
     options = options or ModelOptions()
     if isinstance(card, EndpointCard):
+        from adversariallm.models.remote import RemoteModel
+
         return RemoteModel.from_card(card, options)
+    from adversariallm.models.local import LocalModel
+
     model = load_weights(card, options)
     return LocalModel.from_parts(
         model,

@@ -6,16 +6,20 @@ never booked here.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from adversariallm.core.errors import ContextLengthError
 from adversariallm.core.generation import GenerationConfig
-from adversariallm.core.protocols import Gradient, Logits, Losses, Needs, Objective
+from adversariallm.core.protocols import Gradient, Logits, Losses, Needs, Objective, Work
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Conversation, ModelInput, Reply
 from adversariallm.inference.engine import Engine
+from adversariallm.inference.numerics import RowPolicy
+from adversariallm.inference.prefix import Prefix
 from adversariallm.inference.requests import Generation, Request
 from adversariallm.models.identity import parts_identity
 from adversariallm.models.traits import Traits, probe
@@ -24,6 +28,8 @@ from adversariallm.tokenization import ChatTokenizer
 if TYPE_CHECKING:
     import torch
 
+KEPT_PREFIXES = 8
+"""Prefilled prefixes kept per model; a run needs one, and several runs share a model."""
 TOO_LONG = Reply("", finish_reason="context", error="context_length")
 
 
@@ -47,9 +53,11 @@ class LocalModel:
         self.chat = chat
         self.name = name
         self._identity = identity
-        limit = engine.forward.context_length
+        self._prefixes: dict[tuple[int, ...], Prefix] = {}
+        self._lock = threading.Lock()
+        limit = engine.context_length
         self.context_length = limit if context_length is None else min(limit, context_length)
-        self.num_embeddings = engine.forward.num_embeddings
+        self.num_embeddings = engine.num_embeddings
         stops = chat.stops(engine.forward.model.generation_config)
         extra = [i for text in stop_tokens for i in chat.codec.encode(text)]
         self.stop_ids = frozenset({*stops.ids, *extra})
@@ -57,7 +65,13 @@ class LocalModel:
 
     @classmethod
     def from_parts(
-        cls, model: Any, tokenizer: Any, *, name: str = "in-memory", **options: Any
+        cls,
+        model: Any,
+        tokenizer: Any,
+        *,
+        name: str = "in-memory",
+        policy: RowPolicy | None = None,
+        **options: Any,
     ) -> LocalModel:
         """Wrap a transformers model and its tokenizer (or a `ChatTokenizer`).
 
@@ -65,10 +79,11 @@ class LocalModel:
             model: a causal language model of transformers.
             tokenizer: its tokenizer, with a chat template; or a `ChatTokenizer`.
             name: short name for tables.
+            policy: row counts of the engine; None lets it check this machine (seconds).
             options: further arguments of `LocalModel`.
         """
         chat = tokenizer if isinstance(tokenizer, ChatTokenizer) else ChatTokenizer(tokenizer)
-        return cls(Engine(model), chat, name=name, **options)
+        return cls(Engine(model, policy=policy), chat, name=name, **options)
 
     def identity(self) -> Mapping[str, Any]:
         """From the card, or for objects in memory a hash of their content."""
@@ -153,7 +168,11 @@ class LocalModel:
     ) -> Losses:
         """Loss of each target after its input; `shared` as in the protocol."""
         self._fits(inputs, targets)
-        return self.engine.losses(inputs, targets, objective=objective, shared=shared)
+        prefix, executed = self._prefix(inputs, shared)
+        found = self.engine.losses(
+            prefix, [ids[shared:] for ids in inputs], targets, objective=objective
+        )
+        return replace(found, work=_more(found.work, executed))
 
     def soft_losses(
         self,
@@ -178,19 +197,28 @@ class LocalModel:
     ) -> Gradient:
         """Gradient at positions `slot`; the weights get none."""
         self._fits([input_ids], [target])
-        return self.engine.gradient(
-            input_ids,
-            slot,
+        prefix, executed = self._prefix([input_ids], shared)
+        if any(not shared <= position < len(input_ids) for position in slot):
+            raise ValueError(
+                f"slot positions {list(slot)}: expected positions from {shared} (the shared prefix "
+                f"ends there) to {len(input_ids) - 1}"
+            )
+        found = self.engine.gradient(
+            prefix,
+            input_ids[shared:],
+            [position - shared for position in slot],
             target,
             objective=objective,
             slot_embeddings=slot_embeddings,
-            shared=shared,
         )
+        return replace(found, work=_more(found.work, executed))
 
     def next_logits(self, inputs: Sequence[Sequence[int]], *, shared: int = 0) -> Logits:
         """`[W, V]` float32 logits after each input."""
         self._fits(inputs, [()] * len(inputs))
-        return self.engine.next_logits(inputs, shared=shared)
+        prefix, executed = self._prefix(inputs, shared)
+        found = self.engine.next_logits(prefix, [ids[shared:] for ids in inputs])
+        return replace(found, work=_more(found.work, executed))
 
     def token_scores(self, slot_gradient: torch.Tensor) -> torch.Tensor:
         """`[n, V]` float32 gradient with respect to the one-hot rows."""
@@ -204,6 +232,28 @@ class LocalModel:
         """`[V, d]` float32 vectors of all ids, through the module."""
         return self.engine.embedding_matrix()
 
+    def _prefix(self, inputs: Sequence[Sequence[int]], shared: int) -> tuple[Prefix, int]:
+        """The prefilled shared prefix, and the operations spent on it just now."""
+        if not shared or not inputs:
+            return Prefix(), 0
+        ids = tuple(inputs[0][:shared])
+        for row in inputs:
+            if tuple(row[:shared]) != ids or len(row) <= shared:
+                raise ValueError(
+                    f"shared={shared}: every input must start with the same {shared} ids and go on "
+                    "after them"
+                )
+        with self._lock:
+            prefix = self._prefixes.pop(ids, None)
+            executed = 0
+            if prefix is None:
+                prefix = self.engine.prefix(ids)
+                executed = prefix.executed
+            self._prefixes[ids] = prefix  # the last one used stands last
+            while len(self._prefixes) > KEPT_PREFIXES:
+                self._prefixes.pop(next(iter(self._prefixes)))
+        return prefix, executed
+
     def _fits(
         self, inputs: Sequence[Sequence[int] | torch.Tensor], targets: Sequence[Sequence[int]]
     ) -> None:
@@ -214,3 +264,8 @@ class LocalModel:
                     f"an input of {len(row)} tokens and a target of {len(target)} do not fit the "
                     f"context of model {self.name!r} ({self.context_length}); shorten the prompt"
                 )
+
+
+def _more(work: Work, executed: int) -> Work:
+    """The work with what was executed beside it."""
+    return replace(work, executed=work.executed + executed)

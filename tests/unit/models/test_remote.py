@@ -22,6 +22,7 @@ from judgezoo.backends.wire import CallFailed
 RNG = Rng.root(0)
 GREEDY = GenerationConfig(max_new_tokens=9)
 ASK = Conversation.user("a")
+GOOD = ChatReply(choices=(ChatChoice(text="b"),))
 
 
 class Driver:
@@ -109,7 +110,7 @@ def test_a_failure_is_an_error_reply_and_leaves_its_neighbors_alone(
     status: str, reason: str, code: str
 ) -> None:
     failed = CallFailed("no", status=status)
-    model = remote(Driver(ChatReply(choices=(ChatChoice(text="b"),)), failed))
+    model = remote(Driver(GOOD, failed))
     good, bad = model.generate([ASK, ASK], GREEDY, [RNG, RNG])
     assert (good.text, good.error) == ("b", None)
     assert (bad.text, bad.finish_reason, bad.error) == ("", reason, code)
