@@ -1,0 +1,159 @@
+"""Attention of ragged rows over keys that lie from position 0 on, registered with transformers.
+
+Masks come from positions alone. The function knows nothing about where keys are stored: the active
+plan (see `cache`) hands them over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface
+
+NAME = "adversariallm_ragged"
+MIN_QUERY_ROWS = 4
+"""Fewer query rows make the CPU kernel's bits depend on the thread that computes a row."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some consecutive batch rows whose keys have one width.
+
+    Attributes:
+        rows: the batch rows `[start, stop)`.
+        keys: `[B, H_kv, W, D]`.
+        values: `[B, H_kv, W, D_v]`.
+        positions: `[B, T]` position of each query in its own sequence.
+        masks: cache of additive masks of this block by (window, groups, dtype, device).
+    """
+
+    rows: slice
+    keys: torch.Tensor
+    values: torch.Tensor
+    positions: torch.Tensor
+    masks: dict[Any, torch.Tensor]
+
+
+class Plan(Protocol):
+    """Where the keys of the running forward pass are."""
+
+    def blocks(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> Sequence[Block]:
+        """Store the new keys and values of `layer`, and give what each row attends to."""
+
+
+_ACTIVE: ContextVar[Plan] = ContextVar("active_plan")
+
+
+@contextmanager
+def active(plan: Plan) -> Iterator[None]:
+    """Let attention of the calls inside use `plan`."""
+    token = _ACTIVE.set(plan)
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(token)
+
+
+def _mask(block: Block, groups: int, window: int | None, like: torch.Tensor) -> torch.Tensor:
+    """`[B, 1, groups * T, W]`: 0 where a key is visible, -inf elsewhere."""
+    key = (window, groups, like.dtype, like.device)
+    if key not in block.masks:
+        position = block.positions.to(like.device)[:, :, None]
+        index = torch.arange(block.keys.shape[2], device=like.device)
+        visible = index <= position
+        if window is not None:
+            visible &= index > position - window
+        mask = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
+        mask.masked_fill_(~visible, float("-inf"))
+        block.masks[key] = mask.repeat(1, groups, 1)[:, None]
+    return block.masks[key]
+
+
+def attend(
+    query: torch.Tensor,
+    block: Block,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attention output `[B, H, T, D_v]` of `query` `[B, H, T, D]` over a block.
+
+    Query heads that share a key head are folded into the query length, so keys are never copied.
+    """
+    batch, heads, length, dim = query.shape
+    kv_heads = block.keys.shape[1]
+    groups = heads // kv_heads
+    folded = query.reshape(batch, kv_heads, groups * length, dim)
+    mask = _mask(block, groups, window, query)
+    rows = folded.shape[2]
+    if rows < MIN_QUERY_ROWS:
+        repeat = [*range(rows), *[0] * (MIN_QUERY_ROWS - rows)]
+        folded, mask = folded[:, :, repeat], mask[:, :, repeat]
+    if softcap is None and sinks is None:
+        out = F.scaled_dot_product_attention(
+            folded, block.keys, block.values, attn_mask=mask, scale=scale
+        )
+    else:
+        out = _explicit(folded, block, mask, scale, softcap, sinks)
+    return out[:, :, :rows].reshape(batch, heads, length, -1)
+
+
+def _explicit(
+    query: torch.Tensor,
+    block: Block,
+    mask: torch.Tensor,
+    scale: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Softmax attention written out, for soft-capped scores and attention sinks.
+
+    A sink is one more score per head that takes probability and gives no value.
+    """
+    scores = torch.matmul(query, block.keys.transpose(2, 3)) * scale
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    scores = scores + mask
+    width = scores.shape[-1]
+    if sinks is not None:
+        kv_heads, length = query.shape[1], block.positions.shape[1]
+        sink = sinks.view(kv_heads, -1).repeat_interleave(length, dim=1)
+        sink = F.pad(sink, (0, scores.shape[2] - sink.shape[1]))
+        column = sink[None, :, :, None].expand(scores.shape[0], -1, -1, 1)
+        scores = torch.cat([scores, column.to(scores.dtype)], dim=-1)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    return torch.matmul(weights[..., :width], block.values)
+
+
+def ragged_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention as transformers calls it; keys and values are those of the new positions."""
+    plan = _ACTIVE.get()
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    outputs = [
+        attend(query[b.rows], b, scale=scale, window=sliding_window, softcap=softcap, sinks=s_aux)
+        for b in plan.blocks(int(module.layer_idx), key, value)  # type: ignore[arg-type]
+    ]
+    out = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return out.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, ragged_attention)

@@ -1,0 +1,240 @@
+"""What holds on this machine: measured when a model is loaded, stored with every run.
+
+Finds row counts whose products agree bit for bit, confirms the whole engine with them, and compares
+it with the library's own forward pass. It takes seconds and repairs nothing: where invariance fails
+the engine falls back to fixed shapes, and the report says so.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import transformers
+from torch.overrides import TorchFunctionMode
+
+from adversariallm.core.errors import ModelError
+from adversariallm.core.generation import GenerationConfig
+from adversariallm.core.rng import Rng
+from adversariallm.inference.cache import RaggedStore
+from adversariallm.inference.decode import Decoder
+from adversariallm.inference.flops import Architecture
+from adversariallm.inference.forward import Forward
+from adversariallm.inference.numerics import SAFE_POLICY, RowPolicy
+from adversariallm.inference.prefill import Filling, Prefill
+from adversariallm.inference.prefix import Prefix
+from adversariallm.inference.requests import Request
+from adversariallm.inference.scoring import Item, Scorer
+
+ROW_COUNTS = (8, 16, 32, 64, 128, 256)
+PROMPTS = (3, 40, 130, 17, 66, 40, 5)
+NEW_TOKENS = 3
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome, for `execution` of a run.
+
+    Attributes:
+        policy: row counts the engine uses.
+        invariant: True if batched and single results were bitwise equal, False if they were not,
+            None if nothing was checked (`invariance: unverified`).
+        mode: `tiles` (several verified shapes), `fixed` (one shape) or `unchecked`.
+        difference: largest difference of logits to the library's own forward pass, relative to
+            their spread.
+        seconds: how long the check took.
+    """
+
+    policy: RowPolicy
+    invariant: bool | None
+    mode: str
+    device: str
+    dtype: str
+    threads: int
+    torch: str
+    transformers: str
+    cpu: str
+    difference: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Reliability flags this report raises."""
+        if self.invariant is None:
+            return ("invariance: unverified",)
+        return () if self.invariant else ("invariance: failed",)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Report:
+        """Inverse of `to_dict`."""
+        policy = row["policy"]
+        tiles = {k: tuple(policy[k]) for k in ("prefill", "decode")}
+        return cls(**{**row, "policy": RowPolicy(**tiles, verified=policy["verified"])})
+
+
+def self_check(forward: Forward, arch: Architecture, policy: RowPolicy | None = None) -> Report:
+    """Measure, or only describe the machine where a policy is given.
+
+    Raises:
+        ModelError: the engine's logits are not those of the library's own forward pass, so the
+            architecture needs something the engine does not do.
+    """
+    report = Report(
+        policy=policy or SAFE_POLICY,
+        invariant=None,
+        mode="unchecked",
+        device=_device_name(forward.device),
+        dtype=str(forward.dtype).removeprefix("torch."),
+        threads=torch.get_num_threads(),
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+        cpu=torch.backends.cpu.get_cpu_capability(),
+    )
+    if policy is not None:
+        return report
+    started = time.perf_counter()
+    with torch.no_grad():
+        measured = measure_policy(forward)
+        difference = library_difference(forward, arch, measured)
+        bound = 1e-3 if forward.dtype == torch.float32 else 0.2
+        if not difference < bound:
+            raise ModelError(
+                f"{type(forward.model).__name__}: logits differ from the library's own by "
+                f"{difference:.2g} of their spread (allowed {bound:g}). The architecture is not "
+                "supported by the engine (recurrent layers, chunked attention or no key cache)"
+            )
+        chosen = measured
+        invariant = is_invariant(forward, arch, measured)
+        if not invariant and not measured.fixed:
+            chosen = SAFE_POLICY
+            invariant = is_invariant(forward, arch, SAFE_POLICY)
+    return replace(
+        report,
+        policy=replace(chosen, verified=invariant),
+        invariant=invariant,
+        mode="fixed" if chosen.fixed else "tiles",
+        difference=difference,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} {platform.machine()}"
+
+
+class _Products(TorchFunctionMode):
+    """Collects one weight of every shape that `linear` is called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[Any, tuple[torch.Tensor, torch.Tensor | None]] = {}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.linear:
+            weight = args[1] if len(args) > 1 else kwargs["weight"]
+            bias = args[2] if len(args) > 2 else kwargs.get("bias")
+            self.found.setdefault((weight.shape, bias is None, weight.dtype), (weight, bias))
+        return func(*args, **kwargs)
+
+
+def measure_policy(forward: Forward) -> RowPolicy:
+    """Group row counts by the bits they give, over all shapes of weights the model uses."""
+    probe = torch.arange(8, device=forward.device)[None] % forward.num_embeddings
+    with forward.lock, _Products() as products:
+        forward.model(input_ids=probe, use_cache=False)
+    generator = Rng.root(0).child("self_check").torch()
+    signatures: dict[int, tuple[int, ...]] = {m: () for m in ROW_COUNTS}
+    for weight, bias in products.found.values():
+        if weight.device.type == "meta":
+            continue
+        x = torch.randn(max(ROW_COUNTS), weight.shape[1], generator=generator)
+        x = x.to(weight.device, weight.dtype)
+        classes: list[torch.Tensor] = []
+        for rows in ROW_COUNTS:
+            y = F.linear(x[:rows], weight, bias)
+            known = (i for i, c in enumerate(classes) if torch.equal(c, y[: len(c)]))
+            index = next(known, len(classes))
+            if index == len(classes):
+                classes.append(y[: min(ROW_COUNTS)].clone())
+            signatures[rows] = (*signatures[rows], index)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rows, signature in signatures.items():
+        groups.setdefault(signature, []).append(rows)
+    decode = max((g for g in groups.values() if g[0] <= 16), key=lambda g: (len(g), -g[0]))
+    prefill = max((g for g in groups.values() if g[0] <= 64), key=lambda g: (g[-1], len(g)))
+    return RowPolicy(tuple(prefill), tuple(decode))
+
+
+def _random_prompts(forward: Forward) -> list[tuple[int, ...]]:
+    generator = Rng.root(0).child("self_check", "prompts").torch()
+    lengths = [min(n, forward.context_length - NEW_TOKENS - 1) for n in PROMPTS]
+    high = forward.num_embeddings
+    return [
+        tuple(torch.randint(high, (n,), generator=generator).tolist()) for n in lengths if n > 0
+    ]
+
+
+def library_difference(forward: Forward, arch: Architecture, policy: RowPolicy) -> float:
+    """Largest difference of the engine's logits to the library's, relative to their spread.
+
+    Prefix, a second stretch and all windows up to 512 positions are exercised.
+    """
+    windows = [s.window for s in arch.layers if s.window is not None and s.window <= 512]
+    length = min(max([100, *(w + 40 for w in windows)]), forward.context_length)
+    generator = Rng.root(0).child("self_check", "library").torch()
+    ids = tuple(torch.randint(forward.num_embeddings, (length,), generator=generator).tolist())
+    cut = length // 2
+    with forward.attached():
+        store = RaggedStore()
+        filling = Prefill(forward, arch, policy)
+        store.rearrange([None], filling.room([Filling(ids[:cut])]))
+        filling(store, 0, [Filling(ids[:cut])])
+        prefix = Prefix(ids[:cut], *store.extract(0, cut))
+        scorer = Scorer(forward, arch, policy)
+        ours = scorer.map(prefix, [Item(ids[cut:], length - cut)], lambda x, _: x.cpu())[0]
+    with forward.lock:
+        tokens = torch.tensor([ids], device=forward.device)
+        theirs = forward.model(input_ids=tokens, use_cache=False).logits[0, cut:].float().cpu()
+    return float((ours - theirs).abs().max() / theirs.std().clamp(min=1e-9))
+
+
+def is_invariant(forward: Forward, arch: Architecture, policy: RowPolicy) -> bool:
+    """Whether generation and losses alone equal those in batches, bit for bit."""
+    options = GenerationConfig(max_new_tokens=NEW_TOKENS, log_probs=True)
+    prompts = _random_prompts(forward)
+    requests = [Request(p, generation=options) for p in prompts]
+    half = len(prompts) // 2
+    items = [Item(p, 2) for p in prompts]
+
+    def generate(part: Sequence[Request]) -> list[Any]:
+        rows = Decoder(forward, arch, policy, max_rows=64).run(part)
+        return [(r.ids, r.log_probs) for r in rows]
+
+    with forward.attached():
+        single = [generate([r])[0] for r in requests]
+        batched = generate(requests)
+        crowd = generate([*requests[half:], *requests, *requests])[: len(requests) - half]
+        scores = [
+            Scorer(forward, arch, policy).map(Prefix(), items, lambda x, _: x.cpu(), chunk)
+            for chunk in (1, len(items))
+        ]
+    equal = all(torch.equal(a, b) for a, b in zip(*scores, strict=True))
+    return equal and single == batched and single[half:] == crowd
