@@ -197,7 +197,7 @@ def test_catalog_errors_name_file_row_and_field(tmp_path: Path) -> None:
         read_catalog(path)
     one, two = (catalog(tmp_path, local_row(), name=f"{n}.yaml") for n in ("one", "two"))
     with pytest.raises(AssetError, match=r"one.yaml and in .*two.yaml"):
-        AssetStore(tmp_path / "c", catalogs=[one, two])
+        AssetStore(tmp_path / "c", catalogs=[one, two]).ids()
 
 
 PYTHON = """

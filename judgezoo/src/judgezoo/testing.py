@@ -1,4 +1,4 @@
-"""Fakes for tests, of this package and of others: short chats and a local chat server.
+"""Fakes for tests of this package and of others: chats, neutral prompts, a local chat server.
 
 Nothing here is used when judging.
 """
@@ -11,7 +11,9 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-__all__ = ["StubServer", "chat", "completion"]
+from judgezoo.assets import AssetStore
+
+__all__ = ["StubServer", "chat", "completion", "placeholder_prompts"]
 
 Answer = Callable[[int, str, dict[str, Any]], tuple[int, dict[str, str], bytes]]
 
@@ -19,6 +21,21 @@ Answer = Callable[[int, str, dict[str, Any]], tuple[int, dict[str, str], bytes]]
 def chat(question: str, answer: str) -> list[dict[str, str]]:
     """Return a conversation of one question and its answer."""
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def placeholder_prompts(*asset_ids: str) -> dict[str, str]:
+    """Return a neutral text for each asset, with the slots of the published one.
+
+    Args:
+        asset_ids: ids of the catalog.
+    """
+    store = AssetStore()
+    prompts = {}
+    for asset_id in asset_ids:
+        slots = [slot.split(" (")[0] for slot in store.row(asset_id).placeholders]
+        lines = [f"slot {number}: {slot} end" for number, slot in enumerate(slots)]
+        prompts[asset_id] = "\n".join([f"Neutral text in place of {asset_id}.", *lines, "Verdict:"])
+    return prompts
 
 
 def completion(text: str | None, **message: Any) -> bytes:

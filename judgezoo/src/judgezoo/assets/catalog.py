@@ -5,6 +5,7 @@ It reads YAML and checks it; it fetches nothing.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -160,7 +161,14 @@ def read_catalog(path: Path) -> list[AssetRow]:
     Raises:
         AssetError: the file is not such a list; the message names file, row and field.
     """
-    rows = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return list(_parse_catalog(path, path.stat().st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=64)
+def _parse_catalog(path: Path, _changed_ns: int) -> tuple[AssetRow, ...]:
+    """Parse a catalog; parsed once per version of the file, since stores are made often."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    rows = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
     if not isinstance(rows, list):
         raise AssetError(f"{path}: expected a list of asset rows, got {type(rows).__name__}")
     result = []
@@ -172,7 +180,7 @@ def read_catalog(path: Path) -> list[AssetRow]:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise AssetError(f"{path}: {name}: {where}: {first['msg']}") from None
-    return result
+    return tuple(result)
 
 
 def read_catalogs(paths: Iterable[Path]) -> dict[str, AssetRow]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -77,7 +78,7 @@ class AssetStore:
         offline: bool | None = None,
         command: str = "judgezoo assets fetch",
     ) -> None:
-        """Read the catalogs.
+        """Keep the setup; the catalogs are read at first use.
 
         Args:
             cache_dir: cache folder; `default_cache_dir` by default.
@@ -85,15 +86,17 @@ class AssetStore:
             offline: refuse network use; by default as ``JUDGEZOO_OFFLINE`` or ``HF_HUB_OFFLINE``
                 say.
             command: what to type to fetch an asset, for messages.
-
-        Raises:
-            AssetError: a catalog is malformed or two rows share an id.
         """
         self.cache_dir = Path(cache_dir) if cache_dir is not None else default_cache_dir()
         self.offline = _offline_by_environment() if offline is None else offline
         self._command = command
+        self._catalogs = tuple(catalogs)
+
+    @functools.cached_property
+    def _rows(self) -> dict[str, AssetRow]:
+        """All rows by id; raises AssetError for a malformed catalog or a repeated id."""
         own = sorted(Path(str(files("judgezoo.assets") / "catalog")).glob("*.yaml"))
-        self._rows = read_catalogs([*own, *catalogs])
+        return read_catalogs([*own, *self._catalogs])
 
     def row(self, asset_id: str) -> AssetRow:
         """Return the catalog row of an asset.

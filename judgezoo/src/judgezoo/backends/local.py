@@ -7,6 +7,7 @@ depend on the batch, which only the available memory decides.
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -236,14 +237,17 @@ class LocalBackend:
     def _forward(self, ids: Any, mask: Any, positions: Any, cache: Any) -> Any:
         import torch
 
+        model = self._loaded()
+        arguments: dict[str, Any] = {"use_cache": cache is not None}
+        if cache is not None:
+            arguments[_cache_argument(model)] = cache
         with torch.inference_mode():
-            return self._loaded()(
+            return model(
                 input_ids=ids,
                 attention_mask=mask,
                 position_ids=positions,
-                past_key_values=cache,
-                use_cache=cache is not None,
                 logits_to_keep=1,
+                **arguments,
             )
 
     def _left_padded(self, rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -328,6 +332,11 @@ def _token_batches(
     if current:
         batches.append(current)
     return batches
+
+
+def _cache_argument(model: Any) -> str:
+    """Return what this version of transformers calls the cache."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def _positions(mask: Any) -> Any:
