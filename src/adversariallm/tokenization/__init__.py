@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from adversariallm.tokenization.chat import ChatTokenizer, SystemPrompt
 from adversariallm.tokenization.codec import Codec
-from adversariallm.tokenization.formats import list_templates
+from adversariallm.tokenization.formats import TemplateInfo, list_templates
+from adversariallm.tokenization.loading import load_tokenizer
 from adversariallm.tokenization.reachability import (
     Reachability,
     ReachabilityFilter,
@@ -20,5 +21,5 @@ from adversariallm.tokenization.vocabulary import vocabulary_mask
 
 __all__ = [
     "Altered", "ChatTemplate", "ChatTokenizer", "Codec", "Reachability", "ReachabilityFilter", "ReachabilityStats",
-    "Rendered", "Slot", "Stops", "SystemPrompt", "list_templates", "vocabulary_mask",
+    "Rendered", "Slot", "Stops", "SystemPrompt", "TemplateInfo", "list_templates", "load_tokenizer", "vocabulary_mask",
 ]  # fmt: skip

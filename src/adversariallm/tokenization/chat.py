@@ -24,6 +24,8 @@ from adversariallm.tokenization.segments import (
     label_spans,
     merges_at,
     place,
+    slots_of,
+    split_slots,
 )
 from adversariallm.tokenization.stops import Stops, find_stops
 from adversariallm.tokenization.template import DEFAULT_CLOCK, ChatTemplate, Rendered
@@ -386,28 +388,6 @@ class ChatTokenizer:
                     f"the chat template writes message {a.message} ({a.role}) {a.given[:200]!r} as"
                     f" {a.rendered[:200]!r}; a slot can only stand in a message that is kept as it is"
                 )
-
-
-def slots_of(segments: Segments) -> tuple[int, tuple[CharSlot, ...]]:
-    """The turn that holds the slots and their character ranges in its content."""
-    where = segments.note.get("slots")
-    if where is None:
-        raise ConfigError(
-            "these segments have no slot; make them with `segments(..., slot=Slot())`"
-        )
-    return where["turn"], tuple(CharSlot(s["start"], s["end"], s["lead"]) for s in where["chars"])
-
-
-def split_slots(segments: Segments, slot_ids: Sequence[int]) -> list[Sequence[int]]:
-    """Slot ids by slot."""
-    spans = segments.named("slot")
-    if len(spans) == 1:
-        return [slot_ids]
-    out, at = [], 0
-    for s in spans:
-        out.append(slot_ids[at : at + len(s)])
-        at += len(s)
-    return out
 
 
 def _edges(rendered: Rendered, slots: Sequence[tuple[int, str, str]]) -> list[tuple[int, str, str]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from adversariallm.core.types import Segments
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from adversariallm.tokenization.chat import ChatTokenizer
     from adversariallm.tokenization.codec import Codec
 
-WORD_EDGE = re.compile(r"(?<=[A-Za-z]{2}) (?=[A-Za-z]{2})")
 _PROBE_ALPHABET = ("a", "B", "1", " ", "\n", ".", "'", "s", "\u00e9", "\u4e2d", "\u0301")
+_PRINTABLE = [chr(c) for c in range(33, 127)]
 
 
 class Window(NamedTuple):
@@ -52,15 +51,13 @@ def find_window(chat: ChatTokenizer, segments: Segments, text: str) -> Window:
     right = [k for k in range(last_slot, len(ids)) if ids[k] in anchors]
     lefts = [left[-1] if left else 0]
     rights = [right[0] + 1 if right else len(ids)]
-    if codec.cuts_at_words:
+    if codec.edge is not None:
         starts = {s: k for k, (s, _) in reversed(list(enumerate(offsets)))}
-        edges = [(m.start(), starts.get(m.start())) for m in WORD_EDGE.finditer(text)]
+        edges = [(m.start(), starts.get(m.start())) for m in codec.edge.finditer(text)]
         slot_start = offsets[first_slot][0] if first_slot < len(ids) else len(text)
-        slot_end = offsets[last_slot - 1][1] if last_slot > 0 else 0
-        if last_slot == first_slot:
-            slot_end = slot_start
-        lefts += [k for c, k in edges if k is not None and c + 3 <= slot_start and k > lefts[0]]
-        rights += [k for c, k in edges if k is not None and c - 2 >= slot_end and k < rights[0]][:1]
+        slot_end = offsets[last_slot - 1][1] if last_slot > first_slot else slot_start
+        lefts += [k for c, k in edges if k is not None and c + 2 <= slot_start and k > lefts[0]]
+        rights += [k for c, k in edges if k is not None and c - 1 >= slot_end and k < rights[0]][:1]
     first, last = lefts[-1], rights[-1]
     for f, e in ((first, last), (lefts[0], rights[0]), (0, len(ids))):
         start = offsets[f][0] if f < len(ids) and f else 0
@@ -79,42 +76,47 @@ def find_anchors(codec: Codec) -> frozenset[int]:
     matches is tokenized on its own. So a match is certain if no other added token can overlap it from the left or
     be longer from the same place.
     """
-    contents = {i: t.content for i, t in codec.added.items() if not t.normalized and t.content}
     every = [t.content for t in codec.added.values() if t.content]
-    heads = {c[:k] for c in every for k in range(1, len(c) + 1)}
-    del heads
     tails = {c[k:] for c in every for k in range(1, len(c))}
+    joined = "\0".join(every)
     safe = set()
-    for i, c in contents.items():
-        token = codec.added[i]
-        if token.single_word or any(c[:k] in tails for k in range(1, len(c) + 1)):
+    for i, token in codec.added.items():
+        content = token.content
+        heads = (content[:k] for k in range(1, len(content) + 1))
+        if not content or token.normalized or token.single_word or joined.count(content) > 1:
             continue
-        if any(c in o and o != c for o in every):
-            continue
-        safe.add(i)
+        if tails.isdisjoint(heads):
+            safe.add(i)
     return frozenset(safe)
 
 
-def probe_word_cuts(codec: Codec) -> bool:
-    """Whether tokenization starts anew at a blank between two words of ASCII letters.
+def find_edge(codec: Codec) -> re.Pattern[str] | None:
+    """A pattern for the blanks at which tokenization starts anew, or None.
 
-    Shown by three facts: no token of the vocabulary and no added token has a letter followed by a blank inside, no
-    added token takes in white space next to letters, and for all short contexts both sides encode independently.
+    Such a blank stands between one of certain characters and an ASCII letter. A character qualifies by three
+    facts: no token has it followed by a blank and a letter inside; no added token takes in white space next to it;
+    and in all short contexts what is left and right of the blank encodes independently.
     """
-    inside = re.compile(r"[A-Za-z] ")
-    if any(piece is not None and inside.search(piece) for piece in codec.pieces):
-        return False
-    for t in codec.added.values():
-        edges = (t.content[:1] + t.content[-1:]).isascii() and re.search(
-            "[A-Za-z]", t.content[:1] + t.content[-1:]
-        )
-        if inside.search(t.content) or ((t.lstrip or t.rstrip or t.single_word) and edges):
-            return False
-    contexts = ["".join(p) for n in range(3) for p in product(_PROBE_ALPHABET, repeat=n)]
-    lefts = codec.encode_batch([c + "ab" for c in contexts])
-    rights = codec.encode_batch([" cd" + c for c in contexts])
-    both: Sequence[tuple[int, int]] = [
-        (i, j) for i in range(len(contexts)) for j in range(len(contexts))
+    if any(t.single_word or (t.lstrip and t.content[:1].isalpha()) for t in codec.added.values()):
+        return None
+    inside = re.compile(r"(.) [A-Za-z]", re.DOTALL)
+    texts = [
+        *(p for p in codec.pieces if p is not None),
+        *(t.content for t in codec.added.values()),
     ]
-    joined = codec.encode_batch([f"{contexts[i]}ab cd{contexts[j]}" for i, j in both])
-    return all(joined[n] == lefts[i] + rights[j] for n, (i, j) in enumerate(both))
+    taken = {m[1] for t in texts if " " in t for m in inside.finditer(t)}
+    taken |= {t.content[-1:] for t in codec.added.values() if t.rstrip}
+    short = ["", *_PROBE_ALPHABET]
+    long = [a + b for a in _PROBE_ALPHABET for b in short]
+    kept = [c for c in _PRINTABLE if c not in taken and _independent(codec, c, short)]
+    if not kept or ("a" in kept and not _independent(codec, "a", ["", *long])):
+        return None
+    return re.compile(f"(?<=[{re.escape(''.join(kept))}]) (?=[A-Za-z])")
+
+
+def _independent(codec: Codec, character: str, contexts: Sequence[str]) -> bool:
+    """Whether `... character` and ` c...` encode apart from each other in all these contexts."""
+    lefts = codec.encode_batch([c + character for c in contexts])
+    rights = codec.encode_batch([" c" + c for c in contexts])
+    joined = codec.encode_batch([f"{a}{character} c{b}" for a in contexts for b in contexts])
+    return joined == [a + b for a in lefts for b in rights]

@@ -8,14 +8,14 @@ The batched path must agree with it; it encodes only the stretch between places 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from adversariallm.core.errors import TemplateError
 from adversariallm.core.types import Merge, Segments
 from adversariallm.tokenization.cuts import Window, find_window
-from adversariallm.tokenization.segments import merges_at
+from adversariallm.tokenization.segments import merges_at, slots_of, split_slots
 
 if TYPE_CHECKING:
     import torch
@@ -93,8 +93,6 @@ class ReachabilityFilter:
             chat: tokenizer and template that made the segments.
             segments: a conversation with at least one slot.
         """
-        from adversariallm.tokenization.chat import slots_of
-
         self.chat, self.segments = chat, segments
         self._codec = chat.codec
         self._turn, self._slots = slots_of(segments)
@@ -122,17 +120,19 @@ class ReachabilityFilter:
         """
         rows = [[int(i) for i in row] for row in _lists(candidates)]
         texts = self._texts(rows)
-        windows, chosen, kept = [], [], [False] * len(rows)
-        for i, t in enumerate(texts):
-            window = None if t is None else self._window_text(t)
-            if window is None:
-                kept[i] = t is not None and self.by_definition(rows[i])
-            else:
-                windows.append(window)
-                chosen.append(i)
-        for i, ids in zip(chosen, self._codec.encode_batch(windows), strict=True):
-            kept[i] = ids == self._expected(rows[i])
-        stats = self._statistics(rows, texts, kept) if statistics else ReachabilityStats()
+        encoded: dict[int, list[int]] = {}
+        windows = {
+            i: w for i, t in enumerate(texts) if t and (w := self._window_text(t)) is not None
+        }
+        for i, ids in zip(windows, self._codec.encode_similar(list(windows.values())), strict=True):
+            encoded[i] = ids
+        kept = [
+            encoded[i] == self._expected(row)
+            if i in encoded
+            else texts[i] is not None and self.by_definition(row)
+            for i, row in enumerate(rows)
+        ]
+        stats = self._statistics(rows, texts, kept, encoded) if statistics else ReachabilityStats()
         return Reachability(tuple(kept), tuple(texts), stats)
 
     def by_definition(self, slot_ids: Sequence[int]) -> bool:
@@ -238,51 +238,48 @@ class ReachabilityFilter:
         rows: list[list[int]],
         texts: Sequence[tuple[str, ...] | None],
         kept: Sequence[bool],
+        encoded: Mapping[int, list[int]],
     ) -> ReachabilityStats:
         """Why the rejected candidates were rejected."""
-        from adversariallm.tokenization.chat import split_slots
-
         rejected = [i for i, k in enumerate(kept) if not k]
         parts = [(i, p) for i in rejected for p in split_slots(self.segments, rows[i])]
-        alone = self._codec.encode_batch(self._codec.decode_batch([p for _, p in parts]))
+        alone = self._codec.encode_similar(self._codec.decode_batch([p for _, p in parts]))
         failed = {i for (i, p), a in zip(parts, alone, strict=True) if list(p) != a}
-        merged: Counter[str] = Counter()
+        late = [i for i in rejected if i not in failed]
         examples: list[Merge] = []
-        for i in rejected:
+        for i in late:
             t = texts[i]
-            if i not in failed:
-                where, found = ("slot", ()) if t is None else self._explain(rows[i], t)
-                merged[where] += 1
-                examples += found[: MERGES_SHOWN - len(examples)]
+            if t is not None and len(examples) < MERGES_SHOWN:
+                examples += self._merges(t)
         return ReachabilityStats(
             sampled=len(rows),
             kept=sum(kept),
             rejected_isolated=len(failed),
-            rejected_conversation=len(rejected) - len(failed),
-            merged=dict(merged),
-            examples=tuple(examples),
+            rejected_conversation=len(late),
+            merged=dict(Counter(self._where(encoded.get(i)) for i in late)),
+            examples=tuple(examples[:MERGES_SHOWN]),
         )
 
-    def _explain(self, row: Sequence[int], texts: tuple[str, ...]) -> tuple[str, tuple[Merge, ...]]:
-        """Which boundary merged, and the merging tokens."""
+    def _where(self, ids: list[int] | None) -> str:
+        """Which boundary changed, from the ids that a window gave."""
+        head, tail = self._window.head, self._window.tail
+        if ids is None:
+            return "slot"
+        if ids[: len(head)] != head:
+            return "prompt|slot"
+        return "slot|post" if tail and ids[-len(tail) :] != tail else "slot"
+
+    def _merges(self, texts: Sequence[str]) -> tuple[Merge, ...]:
+        """Tokens that straddle the ends of the slots when these texts stand there."""
         content = self._content_with(texts)
-        text = self._left + self._trim(content) + self._right
-        ids, offsets = self._codec.encode_with_offsets(text)
-        at = len(self._left) + len(self._fixed[0]) - (len(content) - len(self._trim(content)))
-        at = len(self._left) + len(self._fixed[0])
+        trimmed = self._trim(content)
+        text = self._left + trimmed + self._right
+        at = len(self._left) + len(self._fixed[0]) - content.find(trimmed)
         edges = []
         for t, fixed in zip(texts, self._fixed[1:], strict=True):
             edges += [(at, "prompt", "slot"), (at + len(t), "slot", "post")]
             at += len(t) + len(fixed)
-        found = merges_at(text, offsets, edges)
-        bos = len(self.chat.missing_bos(ids))
-        expected = self.segments.input_with(row)[bos:]
-        head, tail = self._spans[0].start - bos, len(self.segments.input_ids) - self._spans[-1].end
-        if tuple(ids[:head]) != expected[:head]:
-            return "prompt|slot", found
-        if tail and tuple(ids[-tail:]) != expected[-tail:]:
-            return "slot|post", found
-        return "slot", found
+        return merges_at(text, self._codec.encode_with_offsets(text).offsets, edges)
 
 
 def _lists(candidates: Sequence[Sequence[int]] | torch.Tensor) -> Sequence[Sequence[int]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from adversariallm.core.errors import ConfigError
-from adversariallm.core.types import Conversation, Merge, Span
+from adversariallm.core.types import Conversation, Merge, Segments, Span
 
 Where = Literal["suffix", "prefix", "both", "turn"]
 Join = Literal["none", "space"]
@@ -165,3 +165,25 @@ def merges_at(
             if s < at < e:
                 found.append(Merge(k, left, right, text[s:at], text[at:e]))
     return tuple(found)
+
+
+def slots_of(segments: Segments) -> tuple[int, tuple[CharSlot, ...]]:
+    """The turn that holds the slots and their character ranges in its content."""
+    where = segments.note.get("slots")
+    if where is None:
+        raise ConfigError(
+            "these segments have no slot; make them with `segments(..., slot=Slot())`"
+        )
+    return where["turn"], tuple(CharSlot(s["start"], s["end"], s["lead"]) for s in where["chars"])
+
+
+def split_slots(segments: Segments, slot_ids: Sequence[int]) -> list[Sequence[int]]:
+    """Slot ids by slot."""
+    spans = segments.named("slot")
+    if len(spans) == 1:
+        return [slot_ids]
+    out, at = [], 0
+    for s in spans:
+        out.append(slot_ids[at : at + len(s)])
+        at += len(s)
+    return out

@@ -201,7 +201,7 @@ class ChatTemplate:
             start, end, trim = at, at, Trim()
             if pieces is not None:
                 (left, right), (trim,) = pieces
-                inside = at <= len(left) <= len(text) - len(right)
+                inside = len(left) <= len(text) - len(right)
                 if inside and text.startswith(left) and text.endswith(right):
                     start, end = len(left), len(text) - len(right)
             if text[start:end] != trim(m.content):
