@@ -1,0 +1,166 @@
+"""What formats share: documents from foreign files, and the step that stands for a run.
+
+Nothing here knows a file layout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adversariallm.core.budget import Ledgers, Usage
+from adversariallm.core.config import stable_hash
+from adversariallm.core.errors import DataError
+from adversariallm.core.records import BehaviorRun, RunDocument
+from adversariallm.evaluation.facts import Document, judge_view, judges_of
+
+
+def imported_document(
+    *,
+    form: str,
+    model: str,
+    attack: str,
+    dataset: str,
+    runs: Sequence[BehaviorRun],
+    source: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    defense: str | None = None,
+) -> dict[str, Any]:
+    """A run document for results that were made elsewhere.
+
+    Args:
+        form: name of the format.
+        model: the model's name as the file gives it; nothing is known of its weights.
+        attack: the attack's name as the file gives it.
+        dataset: name of the behaviors.
+        runs: one entry per behavior and test case.
+        source: what else is needed to write the same file again.
+        options: the attack's options, where the file gives them.
+        defense: the defense's name.
+    """
+    ids = [r.behavior["id"] for r in runs]
+    content = [r.model_dump(mode="json", exclude={"steps": {"__all__": {"scores"}}}) for r in runs]
+    config = {
+        "imported": {"format": form, "content": stable_hash(content), **dict(source or {})},
+        "attack": {"name": attack, "version": 0, "options": dict(options or {})},
+        "models": [{"identity": {"name": model, "weights": "unknown"}}],
+        "defense": [{"name": defense, "version": 0, "options": {}}] if defense else [],
+        "fit": {"dataset": dataset, "content_hash": "imported", "ids": ids, "keys": ids},
+        "seed": 0,
+    }
+    document = RunDocument(run_id=stable_hash(config), config=config, runs=list(runs))
+    return document.model_dump(mode="json")
+
+
+def behavior_facts(identity: str, goal: str, **facts: Any) -> dict[str, Any]:
+    """A stored behavior whose clean request is its goal; empty facts are left out."""
+    row = {
+        "id": identity,
+        "goal": goal,
+        "harmful": True,
+        "conversation": [{"role": "user", "content": goal}],
+    }
+    return row | {k: v for k, v in facts.items() if v is not None and v != {}}
+
+
+def chosen_step(run: Mapping[str, Any], judge: str | None) -> Mapping[str, Any] | None:
+    """The step that stands for a behavior: the first success, else the lowest loss, else the last.
+
+    Only steps with completions count; None where there is none.
+    """
+    steps: list[Mapping[str, Any]] = [s for s in run["steps"] if s["model_completions"]]
+    if not steps:
+        return None
+    for step in steps:
+        if judge is not None and any(_hits(step, judge)):
+            return step
+    known = [s for s in steps if s["loss"] is not None]
+    return min(known, key=lambda s: s["loss"]) if known else steps[-1]
+
+
+def _hits(step: Mapping[str, Any], judge: str) -> list[bool]:
+    threshold = judge_view(judge).threshold
+    return [s is not None and s >= threshold for s in scores_of(step, judge)]
+
+
+def scores_of(step: Mapping[str, Any], judge: str) -> list[float | None]:
+    """One value of the judge's score key per completion."""
+    column = step["scores"].get(judge, {}).get(judge_view(judge).score_key, [])
+    return [*column, *[None] * (len(step["model_completions"]) - len(column))]
+
+
+def verdict(step: Mapping[str, Any], judge: str, k: int = 0) -> bool | None:
+    """Whether completion k is a hit; None where unscored."""
+    score = scores_of(step, judge)[k]
+    return None if score is None else score >= judge_view(judge).threshold
+
+
+def prompt_text(step: Mapping[str, Any]) -> str | None:
+    """The last user message sent; None for embeddings."""
+    users = [m["content"] for m in step["model_input"] or () if m["role"] == "user"]
+    return users[-1] if users else None
+
+
+def search_usage(run: Mapping[str, Any], upto: int | None = None) -> Usage:
+    """What the search spent on a behavior, up to and including a step number."""
+    total = Usage()
+    for step in run["steps"]:
+        if upto is None or step["step"] <= upto:
+            total = total + Ledgers.from_dict(step["ledgers"]).total(
+                "setup", "optimization", "sampling"
+            )
+    return total
+
+
+def pick_judge(documents: Sequence[Document], judge: str | None) -> str | None:
+    """The judge asked for, or the only one there is; None where no judge scored anything.
+
+    Raises:
+        DataError: there are several and none was chosen.
+    """
+    found = [j for j in judges_of(documents) if judge_view(j).semantics != "utility"]
+    if judge is not None:
+        if judge not in found:
+            raise DataError(
+                f"judge {judge!r} scored nothing here; found: {', '.join(found) or 'none'}"
+            )
+        return judge
+    if len(found) > 1:
+        raise DataError(
+            f"several judges scored these runs: {', '.join(found)}; choose one with judge="
+        )
+    return found[0] if found else None
+
+
+def safe_file_name(text: str) -> str:
+    """A file name made of letters, digits, dots and hyphens; a hash keeps different texts apart."""
+    plain = re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip("-.")[:80]
+    if plain == text:
+        return plain
+    return f"{plain or 'x'}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:6]}"
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = 2) -> Path:
+    """Write JSON and return the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(value, indent=indent, ensure_ascii=True)
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON.
+
+    Raises:
+        DataError: no such file, or not JSON.
+    """
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from error

@@ -1,0 +1,164 @@
+"""HarmBench's three files, both ways: test cases, completions and results.
+
+A behavior with several test cases is several entries of one run, so that its rate is the mean over
+its cases as HarmBench defines it. Clipping answers to the classifier's 512 tokens is the judge's
+business.
+
+Source: github.com/centerforaisafety/HarmBench, generate_completions.py and evaluate_completions.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adversariallm.core.errors import DataError
+from adversariallm.core.records import BehaviorRun, CompletionRecord, StepRecord
+from adversariallm.evaluation.facts import Document, group_by_setting
+from adversariallm.reporting.formats._common import (
+    behavior_facts,
+    chosen_step,
+    imported_document,
+    pick_judge,
+    prompt_text,
+    read_json,
+    safe_file_name,
+    verdict,
+    write_json,
+)
+
+LABELS = "harmbench_labels"
+_USED = ("test_case", "generation", "label")
+
+
+def read(
+    path: Path,
+    *,
+    behaviors: Path | None = None,
+    model: str = "unknown",
+    attack: str = "unknown",
+    **_: Any,
+) -> list[dict[str, Any]]:
+    """Read a test-case, completions or results file; labels become the judge `harmbench_labels`.
+
+    Args:
+        path: JSON of `{BehaviorID: [...]}`.
+        behaviors: HarmBench's behaviors CSV, for goals, categories and contexts; the id is the goal
+            without it.
+        model: the model that answered; the file does not say.
+        attack: the attack that made the cases.
+
+    Raises:
+        DataError: another layout.
+    """
+    data = read_json(path)
+    if not isinstance(data, dict) or not all(isinstance(v, list) for v in data.values()):
+        raise DataError(f"{path} is no HarmBench file: expected lists by behavior id")
+    facts = _behaviors(behaviors) if behaviors else {}
+    runs = [_run(name, case, facts, path) for name, cases in data.items() for case in cases]
+    names = {"behaviors_without_cases": [n for n, cases in data.items() if not cases]}
+    return [
+        imported_document(
+            form="harmbench",
+            model=model,
+            attack=attack,
+            dataset="harmbench",
+            runs=runs,
+            source={k: v for k, v in names.items() if v},
+        )
+    ]
+
+
+def _behaviors(path: Path) -> dict[str, dict[str, str]]:
+    import csv
+
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return {row["BehaviorID"]: row for row in csv.DictReader(file)}
+    except (OSError, KeyError) as error:
+        raise DataError(f"{path} is no behaviors CSV with a BehaviorID column: {error}") from error
+
+
+def _run(name: str, case: Any, facts: Mapping[str, Mapping[str, str]], path: Path) -> BehaviorRun:
+    entry = case if isinstance(case, dict) else {"test_case": case}
+    sent = entry.get("test_case")
+    if not isinstance(sent, (str, list)):
+        raise DataError(f"{path}: a case of {name} has no test_case")
+    row = facts.get(name, {})
+    behavior = behavior_facts(
+        name,
+        row.get("Behavior", name),
+        category=row.get("SemanticCategory"),
+        context=row.get("ContextString") or None,
+        extra={"harmbench": {k: v for k, v in entry.items() if k not in _USED}},
+    )
+    text = sent if isinstance(sent, str) else None  # a list is an image with a text
+    answer = entry.get("generation")
+    step = StepRecord(
+        step=0,
+        model_input=None if text is None else [{"role": "user", "content": text}],
+        model_completions=[] if answer is None else [answer],
+        completions=[] if answer is None else [CompletionRecord(sample=0)],
+        note={"test_case": sent, "keys": list(entry)},
+    )
+    if answer is not None and entry.get("label") is not None:
+        step.scores = {LABELS: {"p_harmful": [float(entry["label"])]}}
+    return BehaviorRun(behavior=behavior, original_prompt=behavior["conversation"], steps=[step])
+
+
+def write(
+    documents: Sequence[Document],
+    folder: Path,
+    *,
+    form: str = "harmbench",
+    judge: str | None = None,
+) -> list[Path]:
+    """Write the three files of each setting into a folder of its own.
+
+    Args:
+        documents: joined run documents.
+        folder: where the folders go.
+        form: ignored; there is one form.
+        judge: whose verdicts are the labels; without any judge there is no results file.
+    """
+    judge = pick_judge(documents, judge)
+    paths = []
+    for setting, group in group_by_setting(documents):
+        base = folder / safe_file_name(f"{setting.attack}-{setting.model}-{setting.key[:8]}")
+        names: list[str] = setting.config.get("imported", {}).get("behaviors_without_cases", [])
+        cases: dict[str, list[Any]] = {n: [] for n in names}
+        completions: dict[str, list[Any]] = {n: [] for n in names}
+        results: dict[str, list[Any]] = {n: [] for n in names}
+        for run in (r for d in group for r in d["runs"]):
+            _add(run, judge, cases, completions, results)
+        paths.append(write_json(base / "test_cases.json", cases))
+        paths.append(write_json(base / "completions.json", completions))
+        if judge is not None:
+            paths.append(write_json(base / "results.json", results))
+    return paths
+
+
+def _add(
+    run: Mapping[str, Any],
+    judge: str | None,
+    cases: dict[str, list[Any]],
+    completions: dict[str, list[Any]],
+    results: dict[str, list[Any]],
+) -> None:
+    name = run["behavior"]["id"]
+    step = chosen_step(run, judge) or (run["steps"][-1] if run["steps"] else None)
+    for table in (cases, completions, results):
+        table.setdefault(name, [])
+    if step is None:
+        return
+    case = step["note"].get("test_case", prompt_text(step))
+    cases[name].append(case)
+    rest = run["behavior"].get("extra", {}).get("harmbench", {})
+    for k, text in enumerate(step["model_completions"]):
+        entry = {"test_case": case, "generation": text}
+        completions[name].append(dict(entry))
+        label = None if judge is None else verdict(step, judge, k)
+        if label is not None:
+            entry["label"] = int(label)
+        results[name].append(entry | rest)
