@@ -17,6 +17,7 @@ import typer
 from adversariallm.core.errors import AdversariaLLMError, ConfigError
 
 HELP = "Measure how robust a language model is: attacks, judged answers, counted costs."
+QUIET = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 OVERRIDES = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 
 
@@ -74,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 done, 1 some runs failed (the others are kept), 2 bad configuration, 130 interrupted.
     """
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
     try:
         build()(list(sys.argv[1:] if arguments is None else arguments))
     except SystemExit as done:

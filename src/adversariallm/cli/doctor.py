@@ -145,10 +145,14 @@ def plugins() -> Iterator[Finding]:
 def tokenization(name: str) -> Iterator[Finding]:
     """Whether a model's template and tokenizer keep their promises."""
     from adversariallm.core.types import Conversation
+    from adversariallm.models.card import EndpointCard
     from adversariallm.models.loading import load_chat
     from adversariallm.models.options import resolve
 
     card = resolve(name)
+    if isinstance(card, EndpointCard):
+        yield Finding(f"tokenization of {name}", "note", "behind an endpoint, nothing to check")
+        return
     chat = load_chat(card)
     talk = Conversation.user("What is the capital of France?")
     segments = chat.segments(talk, target="Sure, here is")

@@ -21,17 +21,14 @@ def command(
 ) -> None:
     """List the runs that the overrides ask for, and what is skipped and why."""
     from adversariallm.cli._console import say, say_json, say_skipped
-    from adversariallm.runs.campaign import prepare
-    from adversariallm.runs.lookups import installed, open_store
+    from adversariallm.runs.campaign import prepare, preview
     from adversariallm.runs.origins import origins
-    from adversariallm.runs.plan import plan
 
-    request, settings = prepare(overrides)
     if explain is not None:
-        for origin in origins(request, explain):
+        for origin in origins(prepare(overrides)[0], explain):
             say(str(origin))
         return
-    found = plan(request, installed(open_store(settings)), retry=settings.retry)
+    found = preview(*overrides)
     if as_json:
         say_json(
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +27,9 @@ def command(
     code = 0
     commands = remembered(store)
     for arguments in commands if everything else commands[-1:]:
-        kept = [a for a in arguments if a.split("=")[0] not in ("out", "retry")]
-        kept += [f"out='{store}'", f"retry={str(retry).lower()}"]
+        kept = with_setting(arguments, "out", str(store))
+        if retry:
+            kept = with_setting(kept, "retry", "true")
         if not quiet:
             say(f"adversariallm run {shlex.join(kept)}")
         with Reporter(quiet=quiet) as reporter:
@@ -36,3 +38,16 @@ def command(
             show_results(store, finished.run_ids)
         code = max(code, finished.exit_code)
     raise typer.Exit(code)
+
+
+def with_setting(arguments: list[str], key: str, value: str) -> list[str]:
+    """The arguments with one setting added or replaced in its place; equal ones stay untouched."""
+    from adversariallm.runs.overrides import OverrideError, parse
+
+    try:
+        plain = parse(f"{key}={value}").values == (value,) or value == "true"
+    except OverrideError:
+        plain = False
+    text = f"{key}={value}" if plain else f"{key}={json.dumps(value)}"
+    replaced = [text if a.partition("=")[0] == key else a for a in arguments]
+    return replaced if text in replaced else [*replaced, text]

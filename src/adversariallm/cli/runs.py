@@ -27,7 +27,7 @@ def list_runs(
     from adversariallm.runs.index import Index
 
     index = Index(existing_store(store))
-    paths = ("attack.name", "models", "fit.dataset", "fit.ids", "seed", "status")
+    paths = ("attack.name", "resolved.models", "fit.dataset", "fit.ids", "seed", "status")
     try:
         found = index.select(where, paths)
     finally:
@@ -44,7 +44,8 @@ def list_runs(
 
 def _row(run_id: str, values: tuple[Any, ...], beside: tuple[str, ...]) -> dict[str, Any]:
     attack, models, dataset, ids, seed, status = values
-    judges = sorted({n.split(".")[1] for n in beside if n.startswith("scores.")})
+    scored = {n.split(".")[1] for n in beside if n.startswith("scores.")}
+    judges = sorted(n.partition("-")[0] for n in scored)
     return {
         "run_id": run_id, "attack": attack, "dataset": dataset, "items": ids, "seed": seed,
         "model": [_model(m) for m in models or ()], "status": status, "judges": judges,

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from adversariallm.core.errors import ConfigError, DataError
 from adversariallm.core.protocols import Needs
 from adversariallm.datasets import Dataset, load_dataset
+from adversariallm.models.card import EndpointCard
 from adversariallm.models.identity import identity
 from adversariallm.models.options import ModelOptions, resolve
 from adversariallm.runs.plan import ModelFacts, Sources
@@ -59,7 +60,9 @@ def model_options(name: str, options: Mapping[str, Any]) -> ModelOptions:
 def model_facts(name: str, options: Mapping[str, Any]) -> ModelFacts:
     """Identity and abilities of a model, from its card and files."""
     chosen = model_options(name, options)
-    return ModelFacts(identity(resolve(name, chosen), chosen), Needs.white_box())
+    card = resolve(name, chosen)
+    gives = Needs.TEXT if isinstance(card, EndpointCard) else Needs.white_box()
+    return ModelFacts(identity(card, chosen), gives)
 
 
 def dataset(name: str, options: Mapping[str, Any]) -> Dataset:

@@ -22,16 +22,16 @@ def nearest(store: Store, spec: RunSpec) -> str:
     finally:
         index.close()
     wanted = spec.semantic()
-    best: tuple[int, str, dict[str, tuple[Any, Any]]] | None = None
-    for row in rows:
-        found = difference(row.values[0], wanted)
-        if best is None or len(found) < best[0]:
-            best = (len(found), row.run_id, found)
-    if best is None:
+    found = [(row.run_id, difference(row.values[0], wanted)) for row in rows]
+    if not found:
         return f"no run of {spec.attack.name} is stored"
-    shown = "; ".join(f"{k}: stored {a!r}, now {b!r}" for k, (a, b) in list(best[2].items())[:4])
-    more = f" and {best[0] - 4} more" if best[0] > 4 else ""
-    return f"the closest stored run {best[1]} differs in {shown}{more}"
+    same_items = [(i, d) for i, d in found if not any(k.startswith("fit.") for k in d)]
+    if not same_items:
+        return f"no run of {spec.attack.name} on these items is stored"
+    run_id, differs = min(same_items, key=lambda pair: len(pair[1]))
+    shown = "; ".join(f"{k}: stored {a!r}, now {b!r}" for k, (a, b) in list(differs.items())[:4])
+    more = f" and {len(differs) - 4} more" if len(differs) > 4 else ""
+    return f"the closest stored run {run_id} differs in {shown}{more}"
 
 
 def difference(a: Any, b: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
