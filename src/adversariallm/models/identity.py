@@ -166,15 +166,22 @@ def parts_identity(model: Any, chat: ChatTokenizer) -> dict[str, Any]:
         model: a transformers model (any `torch.nn.Module` with a `config`).
         chat: its tokenizer and template.
     """
-    config = {k: v for k, v in model.config.to_dict().items() if k not in UNESSENTIAL}
+    config = config_facts(model)
     return {
         "weights": {"memory": state_hash(model)},
         "class": type(model).__name__,
-        "config": stable_hash(json.loads(json.dumps(config, default=str))),
+        "config": stable_hash(config),
         "dtype": str(model.dtype).removeprefix("torch."),
         "quantization": "checkpoint" if "quantization_config" in config else "none",
         "chat": chat.identity(),
     }
+
+
+def config_facts(model: Any) -> dict[str, Any]:
+    """JSON form of what a configuration says about the computation."""
+    config = {k: v for k, v in model.config.to_dict().items() if k not in UNESSENTIAL}
+    facts: dict[str, Any] = json.loads(json.dumps(config, default=str))
+    return facts
 
 
 def state_hash(model: Any) -> str:

@@ -21,6 +21,7 @@ from adversariallm.inference.engine import Engine
 from adversariallm.inference.numerics import RowPolicy
 from adversariallm.inference.prefix import Prefix
 from adversariallm.inference.requests import Generation, Request
+from adversariallm.models.checks import checked_engine
 from adversariallm.models.identity import parts_identity
 from adversariallm.models.traits import Traits, probe
 from adversariallm.tokenization import ChatTokenizer
@@ -79,11 +80,13 @@ class LocalModel:
             model: a causal language model of transformers.
             tokenizer: its tokenizer, with a chat template; or a `ChatTokenizer`.
             name: short name for tables.
-            policy: row counts of the engine; None lets it check this machine (seconds).
+            policy: row counts of the engine; None takes those found by checking this machine
+                (seconds, once for each shape of model).
             options: further arguments of `LocalModel`.
         """
         chat = tokenizer if isinstance(tokenizer, ChatTokenizer) else ChatTokenizer(tokenizer)
-        return cls(Engine(model, policy=policy), chat, name=name, **options)
+        engine = checked_engine(model) if policy is None else Engine(model, policy=policy)
+        return cls(engine, chat, name=name, **options)
 
     def identity(self) -> Mapping[str, Any]:
         """From the card, or for objects in memory a hash of their content."""

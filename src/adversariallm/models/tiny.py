@@ -105,6 +105,7 @@ def tiny_parts(
     layers: int = 2,
     dtype: str = "float32",
     spread: float = 2.0,
+    tied: bool = False,
 ) -> Parts:
     """A random transformers model and its tokenizer.
 
@@ -115,6 +116,7 @@ def tiny_parts(
         layers: number of blocks.
         dtype: number format.
         spread: standard deviation of the logits, roughly, so that distributions are not flat.
+        tied: share embedding and head; a random model then mostly repeats its last token.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -126,7 +128,11 @@ def tiny_parts(
         "pad_token_id": tokenizer.pad_token_id,
     }
     config = AutoConfig.for_model(
-        architecture, vocab_size=len(tokenizer) + 8, **ids, **_sizes(architecture, layers)
+        architecture,
+        vocab_size=len(tokenizer) + 8,
+        tie_word_embeddings=tied,
+        **ids,
+        **_sizes(architecture, layers),
     )
     with torch.random.fork_rng(devices=[]):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
