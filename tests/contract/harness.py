@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from adversariallm.core.budget import Budget
@@ -13,12 +14,12 @@ from adversariallm.core.protocols import Needs
 from adversariallm.core.records import RunDocument
 from adversariallm.core.types import Behavior, Conversation, Message
 from adversariallm.models.fakes import ScriptedModel
+from adversariallm.models.tiny import tiny_model
 from adversariallm.runs.document import strip_volatile
 from adversariallm.runs.execute import Resources, execute
 from adversariallm.runs.runlog import MemoryLog
 from adversariallm.runs.spec import Amounts, BehaviorSet, ModelSpec, PluginSpec, RunSpec, RunTask
 
-SHORT = GenerationConfig(max_new_tokens=4)
 TARGET = "Sure, here is the list"
 
 
@@ -41,6 +42,12 @@ def behaviors() -> list[Behavior]:
     ]
 
 
+def short(name: str) -> GenerationConfig:
+    """Four tokens, decoded as the method prescribes."""
+    prescribed = {**ATTACKS.load(name).INFO.generation, "max_new_tokens": 4}
+    return GenerationConfig(**prescribed)
+
+
 def spec(
     name: str,
     model: Any,
@@ -52,7 +59,7 @@ def spec(
     module = ATTACKS.load(name)
     chosen = {**module.INFO.quick, **(options or {})}
     amounts = Amounts(num_return_sequences=rest.pop("samples", 1))
-    generation = rest.pop("generation", SHORT.model_copy(update=dict(module.INFO.generation)))
+    generation = rest.pop("generation", short(name))
     run = RunSpec(
         attack=PluginSpec(
             name=name, version=module.INFO.version, options=module.Config(**chosen).semantic()
@@ -72,10 +79,19 @@ def spec(
 
 
 def helpers_for(name: str) -> dict[str, Any]:
-    """A scripted model for each helper role; attacks say in INFO.quick_helpers what it answers."""
+    """A scripted model for each helper role, a tiny one where ids or logits are needed."""
     module = ATTACKS.load(name)
     scripts = getattr(module, "EXAMPLE_REPLIES", {})
-    return {role: ScriptedModel(scripts.get(role, ["ok"])) for role in module.INFO.helpers}
+    white = module.INFO.helper_needs
+    return {
+        role: tiny_helper() if role in white else ScriptedModel(scripts.get(role, ["ok"]))
+        for role in module.INFO.helpers
+    }
+
+
+@cache
+def tiny_helper() -> Any:
+    return tiny_model("qwen2", seed=1)
 
 
 def resources(name: str, model: Any, **rest: Any) -> Resources:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from adversariallm.runs.runlog import MemoryLog
 
 sys.path.insert(0, str(Path(__file__).parent))
 import harness  # noqa: E402  -- beside this file
-from harness import SHORT, behaviors, run, stable  # noqa: E402
+from harness import behaviors, run, stable  # noqa: E402
 
 NAMES = ATTACKS.names()
 SINGLE = [n for n in NAMES if ATTACKS.load(n).INFO.fits == "one"]
@@ -81,7 +82,7 @@ class TestInvariants:
         self, documents: Any, tiny: Any, name: str, i: int
     ) -> None:
         document = documents[name, i]
-        generation = SHORT.model_copy(update=dict(ATTACKS.load(name).INFO.generation))
+        generation = harness.short(name)
         if generation.temperature > 0:
             pytest.skip("sampled; the resume test compares the streams")
         for step in steps_of(document):
@@ -109,7 +110,7 @@ class TestInvariants:
     def test_i7_no_id_is_outside_tokenizer_and_embedding(
         self, documents: Any, tiny: Any, name: str, i: int
     ) -> None:
-        limit = min(tiny.num_embeddings, len(tiny.tokenizer))
+        limit = min(tiny.num_embeddings, len(tiny.chat.tokenizer))
         for step in steps_of(documents[name, i]):
             assert all(0 <= t < limit for t in step.model_input_tokens or ())
 
@@ -231,7 +232,7 @@ def test_an_unmet_need_is_refused_with_the_reason(name: str) -> None:
     if info.needs == Needs.TEXT:
         return
     with pytest.raises(NeedsError, match=rf"attack '{name}' needs .*of the model"):
-        check_needs(info, [ScriptedModel(["x"])], {r: None for r in info.helpers}, behaviors())
+        check_needs(info, [ScriptedModel(["x"])], harness.helpers_for(name), behaviors())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -240,11 +241,9 @@ def test_a_missing_target_is_refused_where_one_is_required(name: str) -> None:
     if info.target != "required":
         return
     planted = PlantedModel()
-    without = [
-        planted.behavior().__class__.from_dict({**planted.behavior().to_dict(), "target": None})
-    ]
+    without = [replace(planted.behavior(), target=None)]
     with pytest.raises(NeedsError, match="needs a target"):
-        check_needs(info, [planted], {r: None for r in info.helpers}, without)
+        check_needs(info, [planted], harness.helpers_for(name), without)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -30,6 +30,7 @@ INFO = AttackInfo(
     modality="suffix",
     target="optional",
     helpers={"prompter": "a model fine-tuned to write suffixes, e.g. ample_gcg-llama2"},
+    helper_needs={"prompter": Needs.TOKENS | Needs.LOGITS},
     deviations=("ties go to the lowest id", "equal suffixes are tried once"),
     quick={"num_suffixes": 4, "num_tokens": 3},
 )

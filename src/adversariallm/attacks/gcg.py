@@ -25,7 +25,7 @@ from adversariallm.attacks._kit.buffer import Buffer, random_fill
 from adversariallm.attacks._kit.objectives import ObjectiveName, make_objective
 from adversariallm.attacks._kit.slots import Filter, SlotProblem
 from adversariallm.core.config import FrozenConfig
-from adversariallm.core.protocols import AttackInfo, Context, Needs
+from adversariallm.core.protocols import AttackInfo, Context, Needs, Objective
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Candidate, State, Task
 from adversariallm.tokenization import Slot
@@ -119,7 +119,6 @@ class Attack:
     def __init__(self, config: Config) -> None:
         """Keep the options."""
         self.config = config
-        self.objective = make_objective(config.objective, config.objective_scale)
 
     def search(self, task: Task, ctx: Context) -> Iterator[Candidate]:
         """Yield the start, then the suffix chosen at each step."""
@@ -184,13 +183,15 @@ class Attack:
             slots += list(
                 proposals.replace_uniformly(at.slot, positions, problem.allowed_ids, generator)
             )
-        total = None
+        gradients = []
         for slot in slots:
-            gradient, finite = problem.token_gradient(slot, self.objective, length=at.length)
+            gradient, finite = problem.token_gradient(
+                slot, self._objective(problem), length=at.length
+            )
             if not finite:
                 return None
-            total = gradient if total is None else total + gradient
-        scores = total / len(slots)
+            gradients.append(gradient)
+        scores = torch.stack(gradients).mean(0)
         if c.grad_momentum:
             if at.momentum is not None:
                 scores = c.grad_momentum * at.momentum + (1 - c.grad_momentum) * scores
@@ -222,7 +223,7 @@ class Attack:
 
     def _accept(self, problem: SlotProblem, at: _Search, rows: Tensor) -> int:
         """Score candidates and move to the best, or to the buffer's best; its rank among them."""
-        losses = problem.losses(rows, self.objective, length=at.length)
+        losses = problem.losses(rows, self._objective(problem), length=at.length)
         order = torch.sort(losses.loss, stable=True).indices.tolist()
         winner = order[0]
         if at.buffer.size:
@@ -246,6 +247,10 @@ class Attack:
             at.buffer.clear()  # losses of another target length do not compare
             at.matched = False
         return winner if moved else -1
+
+    def _objective(self, problem: SlotProblem) -> Objective | None:
+        c = self.config
+        return make_objective(c.objective, c.objective_scale, problem.allowed)
 
     def _candidate(
         self,

@@ -20,16 +20,16 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
 from adversariallm.attacks._kit import proposals, reinforce
+from adversariallm.attacks._kit.objectives import token_weighted
 from adversariallm.attacks._kit.slots import SlotProblem
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.errors import NeedsError
 from adversariallm.core.generation import GenerationConfig
-from adversariallm.core.protocols import AttackInfo, Context, Needs, Objective
+from adversariallm.core.protocols import AttackInfo, Context, Needs
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Behavior, Candidate, Conversation, ModelInput, State, Task
 from adversariallm.tokenization import Slot
@@ -302,7 +302,7 @@ class Attack:
                 problem.segments.input_with(slot),
                 problem.segments.slot_positions,
                 sample.ids,
-                objective=weighted_nll(weights),
+                objective=token_weighted(weights),
                 shared=len(problem.segments.before),
             )
             if not gradient.finite:
@@ -329,7 +329,7 @@ class Attack:
             found = problem.model.losses(
                 inputs,
                 [ids] * len(inputs),
-                objective=weighted_nll(weights[: len(ids)]),
+                objective=token_weighted(weights[: len(ids)]),
                 shared=len(problem.segments.before),
             )
             metric += float(share) * found.loss.float().cpu()
@@ -391,13 +391,3 @@ class Attack:
             note={**note, "rewards": rewards},
             flags=flags,
         )
-
-
-def weighted_nll(weights: Tensor) -> Objective:
-    """An objective: the sum over positions of weight times negative log-likelihood."""
-
-    def objective(logits_WTV: Tensor, targets_WT: Tensor) -> Tensor:
-        nll = F.cross_entropy(logits_WTV.transpose(1, 2), targets_WT, reduction="none")
-        return (nll * weights.to(nll)).sum(1)
-
-    return objective

@@ -10,7 +10,7 @@ and exactly up to `radius` positions change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import torch
@@ -116,7 +116,7 @@ class Attack:
         problem: SlotProblem,
         slot: torch.Tensor,
         loss: float,
-        note: dict[str, object] | None = None,
+        note: Mapping[str, object] | None = None,
         flags: tuple[str, ...] = (),
     ) -> Candidate:
         state = State({"slot": slot.tolist(), "loss": loss})

@@ -59,6 +59,7 @@ class AttackInfo:
         cost: `search` if optimization finds the input, `sampling` if the samples are the attack.
         target: whether a target is `required`, `optional` or `unused`.
         helpers: roles of further models it needs, with a line on each.
+        helper_needs: what a helper must give beyond text, by role.
         judge: whether it needs a judge's rewards inside the loop.
         assets: ids of texts by others that it needs.
         deviations: differences from the paper, one line each.
@@ -78,6 +79,7 @@ class AttackInfo:
     cost: Cost = "search"
     target: Literal["required", "optional", "unused"] = "unused"
     helpers: Mapping[str, str] = field(default_factory=dict)
+    helper_needs: Mapping[str, Needs] = field(default_factory=dict)
     judge: bool = False
     assets: tuple[str, ...] = ()
     deviations: tuple[str, ...] = ()

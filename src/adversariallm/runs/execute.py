@@ -495,7 +495,7 @@ class _Run:
 def check_needs(
     info: AttackInfo,
     models: Sequence[ChatModel],
-    helpers: Mapping[str, Any],
+    helpers: Mapping[str, ChatModel],
     behaviors: Sequence[Behavior],
 ) -> None:
     """Refuse an attack that the models, helpers or behaviors at hand cannot serve.
@@ -517,6 +517,13 @@ def check_needs(
             f"attack {info.name!r} needs a helper model for {', '.join(absent)} "
             f"({'; '.join(info.helpers[r] for r in absent)}); give helpers.{absent[0]}=MODEL"
         )
+    for role, need in info.helper_needs.items():
+        if need & ~helpers[role].gives:
+            names = ", ".join(n.name or "" for n in need).lower()
+            raise NeedsError(
+                f"attack {info.name!r} needs {names} of its {role}, which "
+                f"{helpers[role].name!r} does not give; use a local model for helpers.{role}"
+            )
     without = [b.id for b in behaviors if not b.target]
     if info.target == "required" and without:
         raise NeedsError(

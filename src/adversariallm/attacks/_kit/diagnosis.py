@@ -5,9 +5,7 @@ Its cost is booked as diagnosis, so that no black-box attack looks more expensiv
 
 from __future__ import annotations
 
-from typing import cast
-
-from adversariallm.core.protocols import Context, Needs, WhiteBoxModel
+from adversariallm.core.protocols import Context, Needs
 from adversariallm.core.types import Conversation
 
 
@@ -18,9 +16,8 @@ def diagnosed_loss(
     model = ctx.models[0]
     if not wanted or not target or Needs.LOGITS not in model.gives:
         return None
-    white = cast("WhiteBoxModel", model)
-    segments = white.chat.segments(conversation, target=target)
+    segments = model.chat.segments(conversation, target=target)
     if not segments.target_ids:
         return None
     with ctx.phase("diagnosis"):
-        return float(white.losses([segments.input_ids], [segments.target_ids]).loss[0])
+        return float(model.losses([segments.input_ids], [segments.target_ids]).loss[0])

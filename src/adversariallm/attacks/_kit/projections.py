@@ -18,7 +18,8 @@ Norm = Literal["l2", "linf", "l1", "none"]
 def l2_ball(rows: Tensor, radius: float) -> Tensor:
     """Rows scaled back to Euclidean norm `radius` where they exceed it."""
     norms = rows.norm(dim=-1, keepdim=True)
-    return rows * (radius / norms.clamp_min(torch.finfo(rows.dtype).tiny)).clamp_max(1.0)
+    scale: Tensor = (radius / norms.clamp_min(torch.finfo(rows.dtype).tiny)).clamp_max(1.0)
+    return rows * scale
 
 
 def linf_ball(rows: Tensor, radius: float) -> Tensor:
@@ -64,7 +65,8 @@ def norm_of(rows: Tensor, norm: Norm, *, whole: bool = False) -> Tensor:
     """`[n]` norms of the rows, or `[1]` of the whole slot; the Euclidean norm for `none`."""
     flat = rows.reshape(1, -1) if whole else rows
     order = {"l2": 2.0, "linf": torch.inf, "l1": 1.0, "none": 2.0}[norm]
-    return torch.linalg.vector_norm(flat, ord=order, dim=-1)
+    norms: Tensor = torch.linalg.vector_norm(flat, ord=order, dim=-1)
+    return norms
 
 
 def lp_sphere(rows: Tensor, power: float) -> Tensor:
