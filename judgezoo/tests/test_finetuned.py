@@ -200,7 +200,12 @@ def test_the_released_variant_doubles_the_bos(build: Callable[..., Any], tokeniz
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [*TEXT_CASES, ("llama_guard_3", {}), ("granite_guardian", {}), ("shieldgemma", {})],
+    [
+        *TEXT_CASES,
+        ("llama_guard_3", {}),
+        ("granite_guardian", {}),
+        ("shieldgemma", {"guidelines": {"a": "no noise"}}),
+    ],
 )
 def test_scores_depend_neither_on_the_batch_nor_on_the_order(
     name: str, options: dict, build: Callable[..., Any]

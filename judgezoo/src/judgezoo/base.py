@@ -154,6 +154,7 @@ class Judge:
         for asset_id in self._prompts:
             if asset_id not in self.asset_ids():
                 raise UnknownName(f"asset of judge {self.info.name!r}", asset_id, self.asset_ids())
+        self._selftest: dict[str, Any] | None = None
         self.backend = self._resolve_backend(backend)
         self.deviations: list[str] = self._find_deviations()
         report_deviations(self.info.name, self.deviations)
@@ -278,7 +279,12 @@ class Judge:
     def observed(self) -> dict[str, Any]:
         """Return what only use reveals: served model strings, resolved commits, self-test."""
         observe = getattr(self.backend, "observed", None)
-        return dict(observe()) if callable(observe) else {}
+        seen = dict(observe()) if callable(observe) else {}
+        return seen if self._selftest is None else {**seen, "selftest": self._selftest}
+
+    def record_selftest(self, record: Mapping[str, Any]) -> None:
+        """Keep the outcome of a self-test for the fingerprint."""
+        self._selftest = dict(record)
 
     def fingerprint_id(self) -> str:
         """Return 16 hexadecimal digits that do not change with use or with a package release."""
