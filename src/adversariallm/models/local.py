@@ -7,20 +7,28 @@ never booked here.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from adversariallm.core.config import stable_hash
 from adversariallm.core.errors import ContextLengthError
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.protocols import Gradient, Logits, Losses, Needs, Objective, Work
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Conversation, ModelInput, Reply
-from adversariallm.inference.engine import Engine
-from adversariallm.inference.numerics import RowPolicy
-from adversariallm.inference.prefix import Prefix
-from adversariallm.inference.requests import Generation, Request
+from adversariallm.inference import (
+    Constraint,
+    Engine,
+    Generation,
+    JsonSchema,
+    MicroBatcher,
+    Prefix,
+    Request,
+    RowPolicy,
+    guarded,
+)
 from adversariallm.models.checks import checked_engine
 from adversariallm.models.identity import parts_identity
 from adversariallm.models.traits import Traits, probe
@@ -54,6 +62,8 @@ class LocalModel:
         self.chat = chat
         self.name = name
         self._identity = identity
+        self._batcher = MicroBatcher(engine)
+        self._schemas: dict[str, JsonSchema] = {}
         self._prefixes: dict[tuple[int, ...], Prefix] = {}
         self._lock = threading.Lock()
         limit = engine.context_length
@@ -111,13 +121,18 @@ class LocalModel:
         *,
         json_schema: Mapping[str, Any] | None = None,
     ) -> list[Reply]:
-        """One reply per input; an input without room for an answer gets an error reply."""
+        """One reply per input; an input without room for an answer gets an error reply.
+
+        Calls from several threads share batches, which changes no reply.
+        """
         generation = generation.model_copy(update={"stop": (*generation.stop, *self.stop_strings)})
+        constraint = None if json_schema is None else self._constraint(json_schema)
         requests = [
-            self._request(item, generation, rng) for item, rng in zip(inputs, rngs, strict=True)
+            self._request(item, generation, rng, constraint)
+            for item, rng in zip(inputs, rngs, strict=True)
         ]
         fitting = [r for r in requests if r.length < self.context_length]
-        found = iter(self.engine.generate(fitting))
+        found = iter(self._batcher.generate(fitting))
         return [
             self._reply(r, next(found)) if r.length < self.context_length else TOO_LONG
             for r in requests
@@ -128,6 +143,7 @@ class LocalModel:
         item: Conversation | ModelInput,
         generation: GenerationConfig,
         rng: Rng,
+        constraint: Callable[[], Constraint] | None,
     ) -> Request:
         given = ModelInput(conversation=item) if isinstance(item, Conversation) else item
         ids = given.ids
@@ -140,7 +156,17 @@ class LocalModel:
             rng=rng,
             stop_ids=self.stop_ids,
             decode=self.chat.decode,
+            constraint=constraint,
         )
+
+    def _constraint(self, schema: Mapping[str, Any]) -> Callable[[], Constraint]:
+        """Lets only JSON of a schema through; a schema is compiled once."""
+        key = stable_hash(schema)
+        with self._lock:
+            if key not in self._schemas:
+                made = JsonSchema(self.chat.tokenizer, self.num_embeddings, schema)
+                self._schemas[key] = made
+            return guarded(self.num_embeddings, self._schemas[key])
 
     def _reply(self, request: Request, found: Generation) -> Reply:
         """Text and facts of one generated sequence."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -133,6 +135,32 @@ def test_an_input_without_room_fails_alone(parts: Parts) -> None:
     assert (failed.error, failed.finish_reason, failed.text) == ("context_length", "context", "")
     with pytest.raises(ContextLengthError, match=r"do not fit the context .*\(16\)"):
         model.losses([model.chat.encode(long)], [(1,)])
+
+
+def test_a_schema_constrains_helpers_and_only_where_asked(model: LocalModel) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"score": {"type": "integer", "minimum": 1, "maximum": 10}},
+        "required": ["score"],
+        "additionalProperties": False,
+    }
+    options = GenerationConfig(max_new_tokens=40, temperature=1.0)
+    streams = [RNG.child("json", i) for i in range(4)]
+    for reply in model.generate([ASK] * 4, options, streams, json_schema=schema):
+        assert 1 <= json.loads(reply.text)["score"] <= 10
+
+
+def test_threads_that_share_batches_get_the_same_replies(model: LocalModel) -> None:
+    options = GenerationConfig(temperature=1.0, max_new_tokens=6)
+    talks = [Conversation.user(f"a list of {n} names") for n in range(6)]
+    streams = [RNG.child(n) for n in range(6)]
+    alone = model.generate(talks, options, streams)
+
+    def ask(n: int) -> tuple[int, ...] | None:
+        return model.generate([talks[n]], options, [streams[n]])[0].ids
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(ask, range(6))) == [r.ids for r in alone]
 
 
 def test_losses_equal_a_plain_forward(model: LocalModel, parts: Parts, segments: Segments) -> None:
