@@ -204,7 +204,9 @@ def _check_writable(root: Path) -> None:
     while not place.exists():
         place = place.parent
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise StoreError(f"out={root}: {place} is not a folder that can be written; choose another")
+        raise ConfigError(
+            f"out={root}: {place} is not a folder that can be written; choose another"
+        )
 
 
 def _remember(root: Path, arguments: Sequence[str]) -> None:
