@@ -121,8 +121,9 @@ def _bullets(answer: str, item: Mapping[str, Any]) -> bool:
 
 
 def _highlights(answer: str, item: Mapping[str, Any]) -> bool:
-    marked = re.findall(r"\*\*([^\n*]+)\*\*|\*([^\n*]+)\*", answer)
-    return sum(bool((a or b).strip()) for a, b in marked) >= int(item["num_highlights"])
+    one, two = r"\*([^\n*]*)\*", r"\*\*([^\n*]*)\*\*"
+    marked = [text for stars in (one, two) for text in re.findall(stars, answer)]
+    return sum(bool(text.strip()) for text in marked) >= int(item["num_highlights"])
 
 
 def _paragraph_count(answer: str, item: Mapping[str, Any]) -> bool:
@@ -142,8 +143,10 @@ def _nth_first_word(answer: str, item: Mapping[str, Any]) -> bool:
 
 
 def _postscript(answer: str, item: Mapping[str, Any]) -> bool:
-    letters = [c for c in item["postscript_marker"] if c.isalpha()]
-    pattern = r"\.?\s?".join(re.escape(c) for c in letters)
+    marker = item["postscript_marker"]
+    pattern = r"\.\s?".join(re.escape(c) for c in marker if c.isalpha())
+    if marker.endswith("."):
+        pattern += r"\."
     return re.search(rf"^.*{pattern}", answer, flags=re.IGNORECASE | re.MULTILINE) is not None
 
 
@@ -169,8 +172,8 @@ def _capital_words(answer: str, item: Mapping[str, Any]) -> bool:
 
 CHECKS: dict[str, Check] = {
     "change_case:capital_word_frequency": _capital_words,
-    "change_case:english_capital": lambda a, _: a.isupper(),
-    "change_case:english_lowercase": lambda a, _: a.islower(),
+    "change_case:english_capital": lambda a, _: a.isupper() and _is_language(a, "en"),
+    "change_case:english_lowercase": lambda a, _: a.islower() and _is_language(a, "en"),
     "combination:repeat_prompt": lambda a, i: (
         a.strip().lower().startswith(i["prompt_to_repeat"].strip().lower())
     ),
