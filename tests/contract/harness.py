@@ -143,7 +143,8 @@ class Counting:
 
         def counted(first: Any, *args: Any, **kwargs: Any) -> Any:
             rows = [first] if name == "gradient" else first
-            extra = repr((args, sorted(kwargs.items(), key=lambda kv: kv[0])))
+            named = {k: getattr(v, "__qualname__", v) for k, v in sorted(kwargs.items())}
+            extra = repr((args, named))
             for k, row in enumerate(rows):
                 rng = str(args[1][k]) if name == "generate" else extra
                 self.queries.append((name, f"{_plain(row)}|{rng}"))

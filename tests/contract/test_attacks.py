@@ -32,6 +32,7 @@ from adversariallm.runs.runlog import MemoryLog
 sys.path.insert(0, str(Path(__file__).parent))
 import harness  # noqa: E402  -- beside this file
 from harness import behaviors, run, stable  # noqa: E402
+from witness import NEEDS, SHOWN_ELSEWHERE  # noqa: E402
 
 NAMES = ATTACKS.names()
 SINGLE = [n for n in NAMES if ATTACKS.load(n).INFO.fits == "one"]
@@ -179,8 +180,10 @@ class TestSeparation:
             rest = harness.Counting(tiny)
             again = run(name, rest, [behaviors()[1]], samples=2, log=MemoryLog(log.entries[:cut]))
             assert stable(again) == stable(whole), f"cut after entry {cut}"
-            assert len(rest.queries) < len(counting.queries)
-            assert rest.queries == counting.queries[-len(rest.queries) :] or not rest.queries
+            # what is asked again is exactly what had not been answered yet, in the same order
+            assert rest.queries == counting.queries[len(counting.queries) - len(rest.queries) :]
+            first = min(k for k, e in enumerate(log.entries) if e.kind == "completion")
+            assert cut <= first or len(rest.queries) < len(counting.queries)
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -280,14 +283,13 @@ def test_every_option_changes_something_or_is_declared_inert(
 ) -> None:
     module = ATTACKS.load(name)
     base = documents[name, 0]
-    enabling = getattr(module, "EXAMPLE_ENABLING", {})
     start = module.Config(**module.INFO.quick)
     dead = []
     for field_name, field in module.Config.model_fields.items():
         extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-        if extra.get("inert"):
+        if extra.get("inert") or (name, field_name) in SHOWN_ELSEWHERE:
             continue
-        with_it = enabling.get(field_name, {})
+        with_it = NEEDS.get((name, field_name), {})
         reference = base if not with_it else run(name, tiny, [behaviors()[0]], options=with_it)
         value = with_it.get(field_name, getattr(start, field_name))
         tried = changed(value, field.annotation) or extra.get("examples", [])
@@ -308,3 +310,9 @@ def test_every_option_changes_something_or_is_declared_inert(
 def _shape(document: RunDocument) -> list[Any]:
     return [(s.model_input, s.loss, s.flags, s.note, s.ledgers.get("optimization"))
             for s in steps_of(document)]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", SHOWN_ELSEWHERE.values())
+def test_an_option_shown_elsewhere_names_a_test_that_exists(where: str) -> None:
+    path, _, function = where.partition("::")
+    assert f"def {function}" in (Path(__file__).parents[2] / path).read_text(encoding="utf-8")

@@ -252,6 +252,8 @@ class _Run:
         try:
             with self.meter.phase("optimization"):
                 candidate = next(search, None)
+                if candidate is not None and self.info.cost == "sampling":
+                    self.meter.check("model", queries=1)  # its first completion counts
             if candidate is None:
                 self.remainder = self.meter.take()
                 return "done"

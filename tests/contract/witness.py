@@ -1,0 +1,21 @@
+"""Settings under which an option shows its effect, where the quick run is too small for it.
+
+An option that no run on the tiny model can show names the test that shows it elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+NEEDS: dict[tuple[str, str], dict[str, Any]] = {
+    ("gcg", "objective_scale"): {"objective": "mellowmax"},
+    ("gcg", "buffer_size"): {"buffer_size": 2, "num_steps": 5, "search_width": 4},
+    ("gcg", "exclude_current"): {"topk": 1, "search_width": 24, "num_steps": 6},
+    ("bon", "ascii_perturbation"): {"sigma": 0.95},
+    ("bon", "reference_seed"): {"augmentation": "reference"},
+    ("beast", "allow_non_ascii"): {"temperature": 4.0, "k1": 8, "k2": 8},
+}
+
+SHOWN_ELSEWHERE = {
+    ("gcg", "early_stop"): "tests/unit/attacks/test_gcg.py::test_early_stop",
+}
