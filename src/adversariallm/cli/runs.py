@@ -135,12 +135,18 @@ def collect(
     store: Folder = DEFAULT,
     older_than_hours: Annotated[float, typer.Option(help="Only what is older.")] = 24.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell.")] = False,
+    set_aside: Annotated[
+        bool, typer.Option("--set-aside", help="Also move damaged runs to corrupt/.")
+    ] = False,
 ) -> None:
     """Remove what killed processes left behind; results, journals and failures stay."""
     from adversariallm.cli._console import say
     from adversariallm.cli._stores import existing_store
 
-    removed = existing_store(store).gc(older_than_hours * 3600, dry_run)
+    found = existing_store(store)
+    for run_id, problem in found.damaged().items() if set_aside else ():
+        say(f"{problem} -> {run_id if dry_run else found.set_aside(run_id)}")
+    removed = found.gc(older_than_hours * 3600, dry_run)
     for path in removed:
         say(str(path))
     say(f"{len(removed)} leftovers {'found' if dry_run else 'removed'}")

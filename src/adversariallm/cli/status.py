@@ -44,5 +44,5 @@ _MEANING = {
     "expired": "its process is gone; repeat the command to go on",
     "released": "given back unfinished; repeat the command to go on",
     "failed": "ended with an error; repeat the command with retry=true",
-    "free": "never started",
+    "new": "never started",
 }

@@ -42,10 +42,11 @@ class Batch:
     compression: Literal["none", "zstd"] = "none"
 
     @staticmethod
-    def name_of(arguments: Sequence[str]) -> str:
-        """Return the name that a command and its repetitions share."""
+    def name_of(arguments: Sequence[str], root: Path) -> str:
+        """Return the name that a command on a store and its repetitions share."""
         free = ("out=", "retry=", "launcher.", "hydra")
-        return stable_hash([a for a in arguments if not a.startswith(free)], length=12)
+        kept = [a for a in arguments if not a.startswith(free)]
+        return stable_hash([str(root.absolute()), kept], length=12)
 
     @property
     def folder(self) -> Path:

@@ -58,7 +58,7 @@ def dispatch(
         ConfigError: The launcher cannot do what is asked.
     """
     batch = Batch(
-        name=Batch.name_of(arguments),
+        name=Batch.name_of(arguments, store.root),
         root=store.root.absolute(),
         tasks=tuple(run.task for run in (*found.todo, *found.done)),
         judges=settings.judges,

@@ -94,8 +94,10 @@ def test_a_batch_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_command_and_its_repetition_share_a_name() -> None:
     first = ["attack=gcg", "seed=0", "out=a", "launcher.workers=2"]
-    assert Batch.name_of(first) == Batch.name_of(["attack=gcg", "seed=0", "retry=true", "out=b"])
-    assert Batch.name_of(first) != Batch.name_of(["attack=gcg", "seed=1"])
+    again = ["attack=gcg", "seed=0", "retry=true", "out=/x/a"]
+    assert Batch.name_of(first, Path("a")) == Batch.name_of(again, Path("a").absolute())
+    assert Batch.name_of(first, Path("a")) != Batch.name_of(first, Path("b"))
+    assert Batch.name_of(first, Path("a")) != Batch.name_of(["attack=gcg", "seed=1"], Path("a"))
 
 
 def test_a_missing_plan_is_a_clear_error(tmp_path: Path) -> None:

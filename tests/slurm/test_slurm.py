@@ -1,0 +1,288 @@
+"""Real attacks on the small model in a real cluster where jobs, nodes and the controller die.
+
+Every scenario has a store of its own and all go on at once; what is asserted stands in the stores:
+each run is there once and equal to an undisturbed one, and no finished step was computed again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adversariallm.core.errors import ConfigError
+from adversariallm.runs.campaign import Finished, run
+from adversariallm.runs.document import strip_volatile
+from adversariallm.runs.journal import complete_lines
+from adversariallm.runs.store import Store
+
+from .conftest import Cluster
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm")]
+
+SWEEP = (
+    "model=smollm2-135m",
+    "dataset=starter_harmful",
+    "datasets.starter_harmful.idx=0",
+    "attack=random_search",
+    "attacks.random_search.num_steps=5",
+    "attacks.random_search.num_candidates=2",
+    "completions=last",
+    "generation_config.max_new_tokens=4",
+    "store.ttl_s=10",
+)
+NUM_STEPS = 6  # with step 0
+PATIENCE_S = 240.0
+Disturb = Callable[["Scenario"], None]
+
+
+class Scenario:
+    """The sweep in a store of its own, submitted to the cluster."""
+
+    def __init__(self, cluster: Cluster, root: Path, seeds: str = "0", **launcher: object) -> None:
+        self.cluster = cluster
+        self.root = root
+        self.num_runs = seeds.count(",") + 1
+        self.sweep = (*SWEEP, f"seed={seeds}", f"out='{root}'")
+        self.store = Store(root, ttl_s=10)
+        given = {"kind": "slurm", "workers": 1, "timeout_min": 5, "signal_delay_s": 20, **launcher}
+        self.launcher = [f"launcher.{key}={value}" for key, value in given.items()]
+
+    def submit(self) -> Finished:
+        return run(*self.sweep, *self.launcher)
+
+    @property
+    def job_name(self) -> str:
+        folder = next((self.root / "plans").iterdir())
+        return f"adversariallm-{folder.name}"
+
+    def jobs(self, form: str = "%i") -> list[str]:
+        return self.cluster.ask("squeue", "-h", "-r", "-n", self.job_name, "-o", form).split()
+
+    def job(self) -> str:
+        """The id of the newest job."""
+        pickles = (self.root / "plans").glob("*/slurm/*_submitted.pkl")
+        return sorted(p.name.removesuffix("_submitted.pkl") for p in pickles)[-1]
+
+    def until(self, what: str, holds: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.root.name}: waited in vain for {what}\n{self.logs()}")
+            time.sleep(0.2)
+
+    def until_steps(self, number: int = 2) -> None:
+        self.until(f"{number} steps", lambda: self.num_steps() >= number)
+
+    def num_steps(self) -> int:
+        """Steps in journals and in published runs."""
+        logs = (self.root / "work").glob("*/*/journal.*")
+        journaled = sum(
+            line.count(b'"kind":"step"') for log in logs for line in complete_lines(log)
+        )
+        return journaled + NUM_STEPS * len(list(self.store.runs()))
+
+    def until_done(self) -> None:
+        self.until("judged runs", lambda: len(self.judged()) == self.num_runs)
+
+    def judged(self) -> list[Path]:
+        return list((self.root / "runs").glob("*/*/scores.refusal_prefix-*.jsonl"))
+
+    def logs(self) -> str:
+        folder = (self.root / "plans").glob("*/slurm/*.out")
+        return "\n".join(path.read_text("utf-8", "replace")[-3000:] for path in folder)
+
+    def steps_logged(self) -> Counter[str]:
+        """How often each step of each run was finished, by the pilots' own words."""
+        return Counter(re.findall(r"INFO (random_search on .*: step \d+) ", self.logs()))
+
+    def generations(self) -> list[int]:
+        return [self.store.header(r)["execution"]["generation"] for r in self.store.runs()]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path) -> dict[str, Any]:
+    """The sweep, undisturbed in this process."""
+    root = tmp_path_factory.mktemp("reference")
+    finished = run(*SWEEP, "seed=0,1", f"out='{root}'")
+    assert not finished.failed
+    return {r: essence(finished.store, r) for r in finished.run_ids}
+
+
+def essence(store: Store, run_id: str) -> dict[str, Any]:
+    """The document without times, and without the launcher's options as typed."""
+    document: dict[str, Any] = strip_volatile(store.read(run_id))
+    document["resolved"].pop("overrides")
+    return document
+
+
+def scancel(scenario: Scenario) -> None:
+    """Cancel the only pilot; the same command goes on."""
+    scenario.until_steps()
+    scenario.cluster.ask("scancel", scenario.job())
+    scenario.until("the job to be gone", lambda: not alive(scenario))
+    assert scenario.submit().exit_code == 0
+
+
+def alive(scenario: Scenario) -> bool:
+    return scenario.job() in scenario.jobs()
+
+
+def requeue(scenario: Scenario) -> None:
+    scenario.until_steps()
+    scenario.cluster.ask("scontrol", "requeue", scenario.job())
+
+
+def preempt(scenario: Scenario) -> None:
+    """Push the pilot out with a job of higher priority on all CPUs."""
+    scenario.until_steps()
+    command = ["srun", "-p", "high", "-N3", "-n3", "--exclusive", "-t1", "sleep", "3"]
+    subprocess.run(command, check=True, timeout=PATIENCE_S)
+
+
+def reach_time_limit(scenario: Scenario) -> None:
+    """Hold the pilot still in the middle of its run until it is warned of its time limit."""
+    scenario.until_steps()
+    with frozen(scenario) as pid:
+        scenario.until("the warning", lambda: is_pending(pid, signal.SIGUSR2))
+
+
+def kill_node(scenario: Scenario) -> None:
+    """Lose a node: its processes fall silent, a second pilot starts, then the first wakes up."""
+    scenario.until_steps()
+    node = scenario.cluster.ask("squeue", "-h", "-j", scenario.job(), "-o", "%N")
+    with frozen(scenario):
+        os.kill(scenario.cluster.pid(f"slurmd.{node}"), signal.SIGKILL)
+        heir = "lease.000002"
+        scenario.until("a second pilot", lambda: list(scenario.root.glob(f"work/*/*/{heir}")))
+
+
+@contextmanager
+def frozen(scenario: Scenario) -> Iterator[int]:
+    """Stop the process that holds a lease of the store."""
+    (lease,) = (scenario.root / "work").glob("*/*/lease.*")
+    pid = int(json.loads(lease.read_bytes())["pid"])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def is_pending(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    masks = re.findall(r"^(?:SigPnd|ShdPnd):\s*(\w+)$", status, re.MULTILINE)
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+
+
+def kill_controller(scenario: Scenario) -> None:
+    scenario.until_steps()
+    os.kill(scenario.cluster.pid("slurmctld"), signal.SIGKILL)
+    time.sleep(2)
+    scenario.cluster.configure(preempt_signal=False)
+
+
+def nothing(scenario: Scenario) -> None:
+    """An array of pilots that nobody disturbs."""
+
+
+# name: what happens, and what the launcher is told
+SCENARIOS: dict[str, tuple[Disturb, dict[str, object]]] = {
+    "array": (nothing, {"workers": 2, "seeds": "0,1"}),
+    "scancel": (scancel, {}),
+    "requeue": (requeue, {}),
+    "preemption": (preempt, {"partition": "low"}),
+    "time-limit": (reach_time_limit, {"timeout_min": 2}),
+    "node": (kill_node, {}),
+    "controller": (kill_controller, {}),
+}
+
+
+@pytest.fixture(scope="module")
+def scenarios(
+    cluster: Cluster, reference: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, tuple[Scenario, Future[None]]]]:
+    """All scenarios, going on at once."""
+    started = {}
+    with ThreadPoolExecutor(len(SCENARIOS)) as pool:
+        for name, (disturb, launcher) in SCENARIOS.items():
+            scenario = Scenario(cluster, tmp_path_factory.mktemp(name), **launcher)  # type: ignore[arg-type]
+            assert scenario.submit().exit_code == 0
+            started[name] = (scenario, pool.submit(carry_through, scenario, disturb))
+        yield started
+
+
+def carry_through(scenario: Scenario, disturb: Disturb) -> None:
+    disturb(scenario)
+    scenario.until_done()
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_run_is_stored_once_and_equals_an_undisturbed_one(
+    scenarios: dict[str, tuple[Scenario, Future[None]]], reference: dict[str, Any], name: str
+) -> None:
+    scenario, future = scenarios[name]
+    future.result()
+    check(scenario, reference)
+    if name in ("scancel", "requeue", "preemption", "time-limit", "node"):
+        assert max(scenario.generations()) >= 2
+    if name != "node":  # there, two processes work on one run until the older one notices
+        assert max(scenario.steps_logged().values()) == 1
+
+
+def check(scenario: Scenario, reference: dict[str, Any]) -> None:
+    stored = {r: essence(scenario.store, r) for r in scenario.store.runs()}
+    assert len(stored) == len(scenario.judged()) == scenario.num_runs
+    assert stored == {run_id: reference[run_id] for run_id in stored}
+    assert scenario.store.damaged() == {}
+    assert set(scenario.store.survey().values()) == {"done"}
+
+
+def test_a_preempted_pilot_that_is_told_by_signal_has_itself_requeued(
+    cluster: Cluster,
+    scenarios: dict[str, tuple[Scenario, Future[None]]],
+    reference: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    for _, future in scenarios.values():
+        future.exception()  # wait: the cluster's configuration is about to change
+    cluster.configure(preempt_signal=True)
+    scenario = Scenario(cluster, tmp_path, partition="low")
+    scenario.submit()
+    preempt(scenario)
+    scenario.until_done()
+    check(scenario, reference)
+    assert max(scenario.generations()) >= 2
+    assert "stopped='SIGUSR2'" in scenario.logs()
+    assert max(scenario.steps_logged().values()) == 1
+
+
+def test_a_finished_sweep_submits_nothing(
+    scenarios: dict[str, tuple[Scenario, Future[None]]],
+) -> None:
+    scenario, future = scenarios["array"]
+    future.result()
+    before = len(list((scenario.root / "plans").glob("*/slurm/*_submitted.pkl")))
+    finished = scenario.submit()
+    assert finished.exit_code == 0
+    assert len(finished.plan.done) == 2
+    assert len(list((scenario.root / "plans").glob("*/slurm/*_submitted.pkl"))) == before
+
+
+def test_a_partition_that_does_not_exist_is_refused_with_those_that_do(
+    cluster: Cluster, smollm2_path: Path, tmp_path: Path
+) -> None:
+    scenario = Scenario(cluster, tmp_path, partition="nowhere")
+    with pytest.raises(ConfigError, match=r"partition=nowhere.*main, low, high"):
+        scenario.submit()
