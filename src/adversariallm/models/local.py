@@ -28,8 +28,15 @@ from adversariallm.inference import (
     Request,
     RowPolicy,
     guarded,
+    without_direction,
 )
 from adversariallm.models.checks import checked_engine
+from adversariallm.models.directions import (
+    Prompts,
+    RefusalDirection,
+    Thresholds,
+    find_refusal_direction,
+)
 from adversariallm.models.identity import parts_identity
 from adversariallm.models.traits import Traits, probe
 from adversariallm.tokenization import ChatTokenizer
@@ -64,6 +71,7 @@ class LocalModel:
         self._identity = identity
         self._batcher = MicroBatcher(engine)
         self._schemas: dict[str, JsonSchema] = {}
+        self._directions: dict[str, RefusalDirection] = {}
         self._prefixes: dict[tuple[int, ...], Prefix] = {}
         self._lock = threading.Lock()
         limit = engine.context_length
@@ -125,14 +133,24 @@ class LocalModel:
 
         Calls from several threads share batches, which changes no reply.
         """
-        generation = generation.model_copy(update={"stop": (*generation.stop, *self.stop_strings)})
         constraint = None if json_schema is None else self._constraint(json_schema)
+        return self._generate(inputs, generation, rngs, constraint, self._batcher.generate)
+
+    def _generate(
+        self,
+        inputs: Sequence[Conversation | ModelInput],
+        generation: GenerationConfig,
+        rngs: Sequence[Rng],
+        constraint: Callable[[], Constraint] | None,
+        run: Callable[[Sequence[Request]], list[Generation]],
+    ) -> list[Reply]:
+        generation = generation.model_copy(update={"stop": (*generation.stop, *self.stop_strings)})
         requests = [
             self._request(item, generation, rng, constraint)
             for item, rng in zip(inputs, rngs, strict=True)
         ]
         fitting = [r for r in requests if r.length < self.context_length]
-        found = iter(self._batcher.generate(fitting))
+        found = iter(run(fitting))
         return [
             self._reply(r, next(found)) if r.length < self.context_length else TOO_LONG
             for r in requests
@@ -248,6 +266,51 @@ class LocalModel:
         prefix, executed = self._prefix(inputs, shared)
         found = self.engine.next_logits(prefix, [ids[shared:] for ids in inputs])
         return replace(found, work=_more(found.work, executed))
+
+    # Hidden states
+
+    def refusal_direction(
+        self,
+        harmful: Sequence[Conversation],
+        harmless: Sequence[Conversation],
+        harmful_validation: Sequence[Conversation],
+        harmless_validation: Sequence[Conversation],
+        *,
+        refusal_tokens: Sequence[str] = ("I",),
+        thresholds: Thresholds | None = None,
+    ) -> RefusalDirection:
+        """The direction whose ablation lowers refusal most; found once for equal arguments.
+
+        Args:
+            harmful: instructions that the model refuses, to take means over.
+            harmless: instructions that it answers.
+            harmful_validation: further ones to choose with.
+            harmless_validation: further ones to choose with.
+            refusal_tokens: texts of tokens that refusals begin with.
+            thresholds: what is admissible.
+        """
+        groups = (harmful, harmless, harmful_validation, harmless_validation)
+        encoded = [[self.chat.encode(talk) for talk in group] for group in groups]
+        refusal_ids = [self.chat.codec.encode(text)[0] for text in refusal_tokens]
+        limits = thresholds or Thresholds()
+        key = stable_hash([encoded, refusal_ids, list(vars(limits).values())])
+        with self._lock:
+            if key not in self._directions:
+                self._directions[key] = find_refusal_direction(
+                    self.engine, Prompts(*encoded), refusal_ids, limits
+                )
+            return self._directions[key]
+
+    def generate_without(
+        self,
+        direction: torch.Tensor,
+        inputs: Sequence[Conversation | ModelInput],
+        generation: GenerationConfig,
+        rngs: Sequence[Rng],
+    ) -> list[Reply]:
+        """As `generate`, with a direction `[d]` ablated from the residual stream."""
+        with self.engine.editing(without_direction(direction)):
+            return self._generate(inputs, generation, rngs, None, self.engine.generate)
 
     def token_scores(self, slot_gradient: torch.Tensor) -> torch.Tensor:
         """`[n, V]` float32 gradient with respect to the one-hot rows."""

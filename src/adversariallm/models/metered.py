@@ -28,6 +28,8 @@ from adversariallm.core.types import Conversation, ModelInput, Reply
 if TYPE_CHECKING:
     import torch
 
+    from adversariallm.models.directions import RefusalDirection
+    from adversariallm.models.local import LocalModel
     from adversariallm.tokenization import ChatTokenizer
 
 
@@ -68,7 +70,9 @@ class MeteredModel:
     ) -> list[Reply]:
         """The model's replies; each is one query, and a defense's own work counts as `defense`."""
         self._meter.check(self.role, queries=len(inputs))
-        replies = self._model.generate(inputs, generation, rngs, json_schema=json_schema)
+        return self._booked(self._model.generate(inputs, generation, rngs, json_schema=json_schema))
+
+    def _booked(self, replies: list[Reply]) -> list[Reply]:
         usage = sum((reply.usage for reply in replies), Usage())
         self._meter.charge(self.role, usage, executed=sum(reply.executed for reply in replies))
         defense = sum((reply.defense_usage for reply in replies), Usage())
@@ -151,6 +155,29 @@ class MeteredModel:
         found = model.soft_losses(inputs, targets, objective=objective)
         self._book(found.work)
         return found
+
+    def refusal_direction(
+        self, *groups: Sequence[Conversation], **options: Any
+    ) -> RefusalDirection:
+        """The direction; its cost is booked as set-up, found now or before."""
+        model = cast("LocalModel", self._white_box(Needs.HIDDEN))
+        with self._meter.phase("setup"):
+            self._meter.check(self.role)
+            found = model.refusal_direction(*groups, **options)
+            self._book(found.work)
+        return found
+
+    def generate_without(
+        self,
+        direction: torch.Tensor,
+        inputs: Sequence[Conversation | ModelInput],
+        generation: GenerationConfig,
+        rngs: Sequence[Rng],
+    ) -> list[Reply]:
+        """Replies with a direction ablated from the residual stream; booked as others are."""
+        model = cast("LocalModel", self._white_box(Needs.HIDDEN))
+        self._meter.check(self.role, queries=len(inputs))
+        return self._booked(model.generate_without(direction, inputs, generation, rngs))
 
     def token_scores(self, slot_gradient: torch.Tensor) -> torch.Tensor:
         """Slot gradient times embeddings; part of the gradient that was charged."""

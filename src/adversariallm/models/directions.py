@@ -1,0 +1,241 @@
+"""The refusal direction of a model: found from harmful and harmless instructions, then ablated.
+
+Source: Arditi et al. 2024, arXiv 2406.11717, sections 2.3 to 2.4 and appendix C. It only measures;
+what is done with the direction is the caller's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from adversariallm.core.budget import Usage
+from adversariallm.core.errors import ModelError
+from adversariallm.core.protocols import Work
+from adversariallm.inference import Engine, Prefix, without_direction
+from adversariallm.inference.hidden import decoder_layers
+
+Ids = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What a direction must satisfy to be chosen.
+
+    Attributes:
+        divergence: largest mean KL of next-token distributions on harmless prompts, ablated.
+        induced: smallest mean refusal score that adding it to harmless prompts gives.
+        last_layers: share of the last layers that is not considered.
+    """
+
+    divergence: float = 0.1
+    induced: float = 0.0
+    last_layers: float = 0.2
+
+
+@dataclass(frozen=True)
+class RefusalDirection:
+    """A direction in the residual stream, with what ablating and adding it does.
+
+    Attributes:
+        vector: `[d]` float32, the difference of means.
+        layer: block whose input it was read at.
+        position: template position it was read at, counted from the end (-1 is the last).
+        refusal: mean refusal score of harmful validation prompts with the direction ablated.
+        divergence: mean KL on harmless validation prompts, ablated.
+        induced: mean refusal score of harmless validation prompts with the direction added.
+        baseline: mean refusal score of harmful validation prompts as they are.
+        work: what finding it cost.
+    """
+
+    vector: torch.Tensor
+    layer: int
+    position: int
+    refusal: float
+    divergence: float
+    induced: float
+    baseline: float
+    work: Work = Work()
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Encoded instructions: to take means over, and to choose with."""
+
+    harmful: Sequence[Ids]
+    harmless: Sequence[Ids]
+    harmful_validation: Sequence[Ids]
+    harmless_validation: Sequence[Ids]
+
+
+def find_refusal_direction(
+    engine: Engine, prompts: Prompts, refusal_ids: Ids, thresholds: Thresholds | None = None
+) -> RefusalDirection:
+    """The difference of means that lowers refusal most when ablated, among those that do no harm.
+
+    Args:
+        engine: the model.
+        prompts: encoded up to where the assistant starts to speak.
+        refusal_ids: first tokens of refusals.
+        thresholds: what is admissible.
+
+    Raises:
+        ModelError: no example shows the expected behavior, or no direction is admissible.
+    """
+    return _Search(engine, prompts, refusal_ids, thresholds or Thresholds()).run()
+
+
+def refusal_scores(logits_WV: torch.Tensor, refusal_ids: Ids) -> torch.Tensor:
+    """`[W]` log-odds of the refusal tokens, in float64."""
+    log_probs = torch.log_softmax(logits_WV.double(), dim=-1)
+    p = log_probs[:, list(refusal_ids)].exp().sum(-1).clamp(1e-12, 1 - 1e-12)
+    return p.log() - (1 - p).log()
+
+
+def divergence(before_WV: torch.Tensor, after_WV: torch.Tensor) -> float:
+    """Mean over rows of KL(before || after), in float64."""
+    before, after = (torch.log_softmax(x.double(), dim=-1) for x in (before_WV, after_WV))
+    return float((before.exp() * (before - after)).sum(-1).mean())
+
+
+class _Search:
+    """One search, adding up what its passes cost."""
+
+    def __init__(
+        self, engine: Engine, prompts: Prompts, refusal_ids: Ids, thresholds: Thresholds
+    ) -> None:
+        if not len(refusal_ids):
+            raise ModelError("no refusal token is given; expected the first token of refusals")
+        self.engine = engine
+        self.prompts = prompts
+        self.refusal_ids = refusal_ids
+        self.thresholds = thresholds
+        self.work = Work()
+
+    def run(self) -> RefusalDirection:
+        given = self.prompts
+        harmful = self._showing(given.harmful, refuses=True)
+        harmless = self._showing(given.harmless, refuses=False)
+        held_harmful = self._showing(given.harmful_validation, refuses=True)
+        held_harmless = self._showing(given.harmless_validation, refuses=False)
+        tail = common_suffix([*harmful, *harmless])
+        positions = list(range(-tail, 0))
+        directions = self._means(harmful, positions) - self._means(harmless, positions)
+        plain = self._logits(held_harmless)
+        baseline = float(refusal_scores(self._logits(held_harmful), self.refusal_ids).mean())
+        layers = int(directions.shape[0] * (1 - self.thresholds.last_layers))
+        found = [
+            candidate
+            for layer in range(max(1, layers))
+            for i, position in enumerate(positions)
+            if (
+                candidate := self._judge(
+                    directions[layer, i].float(),
+                    (layer, position),
+                    (held_harmful, held_harmless),
+                    plain,
+                    baseline,
+                )
+            )
+        ]
+        if not found:
+            t = self.thresholds
+            raise ModelError(
+                f"no direction is admissible (KL at most {t.divergence:g}, induced refusal at "
+                f"least {t.induced:g}): give more instructions, other refusal tokens, or wider "
+                "thresholds"
+            )
+        best = min(found, key=lambda d: (d.refusal, d.layer, d.position))
+        return RefusalDirection(**{**vars(best), "work": self.work})
+
+    def _judge(
+        self,
+        vector: torch.Tensor,
+        place: tuple[int, int],
+        held: tuple[Sequence[Ids], Sequence[Ids]],
+        plain: torch.Tensor,
+        baseline: float,
+    ) -> RefusalDirection | None:
+        """The candidate with its three measures, None where it is not admissible."""
+        layer, position = place
+        if not bool(torch.isfinite(vector).all()) or float(vector.norm()) == 0:
+            return None
+        with self.engine.editing(without_direction(vector)):
+            ablated = self._logits(held[1])
+            refusal = refusal_scores(self._logits(held[0]), self.refusal_ids).mean()
+        with adding(self.engine, layer, vector):
+            induced = refusal_scores(self._logits(held[1]), self.refusal_ids).mean()
+        candidate = RefusalDirection(
+            vector, layer, position, float(refusal), divergence(plain, ablated), float(induced),
+            baseline,
+        )  # fmt: skip
+        t = self.thresholds
+        values = (candidate.refusal, candidate.divergence, candidate.induced)
+        finite = all(abs(v) < float("inf") for v in values)
+        good = candidate.divergence <= t.divergence and candidate.induced >= t.induced
+        return candidate if finite and good else None
+
+    def _showing(self, rows: Sequence[Ids], *, refuses: bool) -> Sequence[Ids]:
+        """The rows on which the model behaves as their kind should."""
+        scores = refusal_scores(self._logits(rows), self.refusal_ids) if len(rows) else ()
+        kept = [r for r, s in zip(rows, scores, strict=True) if (float(s) > 0) == refuses]
+        if not kept:
+            kind = "harmful instructions is refused" if refuses else "harmless ones is answered"
+            raise ModelError(
+                f"none of the {len(rows)} {kind} by this model, so it shows no refusal to find a "
+                "direction of; check the refusal tokens and the template"
+            )
+        return kept
+
+    def _means(self, rows: Sequence[Ids], positions: Sequence[int]) -> torch.Tensor:
+        """`[L, n, d]` mean of the blocks' inputs at the positions, added up in float64."""
+        total: Any = 0.0
+        for row in rows:
+            states = self.engine.hidden_states([row], positions)[0, :-1]
+            total = total + states.double()
+            self._count(row)
+        return torch.as_tensor(total / len(rows))
+
+    def _logits(self, rows: Sequence[Ids]) -> torch.Tensor:
+        found = self.engine.next_logits(Prefix(), rows)
+        self._add(found.work.usage, found.work.executed)
+        return found.logits
+
+    def _count(self, row: Ids) -> None:
+        usage = self.engine.arch.usage(len(row), 0, 1)
+        self._add(usage, usage.flops)
+
+    def _add(self, usage: Usage, executed: int) -> None:
+        self.work = Work(self.work.usage + usage, executed=self.work.executed + executed)
+
+
+@contextmanager
+def adding(engine: Engine, layer: int, vector: torch.Tensor) -> Iterator[None]:
+    """Add a vector to the residual stream before one block, everywhere, in the calls inside."""
+
+    def hook(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args:
+            return (args[0] + vector.to(args[0]), *args[1:]), kwargs
+        stream = kwargs["hidden_states"]
+        return args, {**kwargs, "hidden_states": stream + vector.to(stream)}
+
+    with engine.forward.lock:
+        block = decoder_layers(engine.forward.model, len(engine.arch.layers))[layer]
+        handle = block.register_forward_pre_hook(hook, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+def common_suffix(rows: Sequence[Ids]) -> int:
+    """How many ids all rows end with alike: what the template writes after an instruction."""
+    shortest = min(len(row) for row in rows)
+    for n in range(shortest):
+        if len({row[len(row) - 1 - n] for row in rows}) > 1:
+            return max(1, n)
+    return max(1, shortest)
