@@ -41,6 +41,27 @@ def facets(where: Sequence[str] | None) -> dict[str, Any] | None:
     return dict(found) or None
 
 
+def selected(store: Store, where: Sequence[str] | None) -> list[str]:
+    """Ids of the published runs whose facets are as asked.
+
+    Raises:
+        ConfigError: an unknown facet.
+    """
+    from adversariallm.reporting.load import FACETS
+    from adversariallm.reporting.load import facets as facets_of
+
+    wanted = facets(where) or {}
+    for name in wanted:
+        if name not in FACETS:
+            raise ConfigError(f"--where {name}: expected some of {', '.join(FACETS)}")
+    found = []
+    for run_id in store.runs():
+        header = facets_of(store.header(run_id)) if wanted else {}
+        if all(header[name] in values for name, values in wanted.items()):
+            found.append(run_id)
+    return found
+
+
 def full_id(store: Store, text: str) -> str:
     """The run id that starts with `text`.
 

@@ -26,14 +26,14 @@ def command(
     """Score the stored completions of out=DIR with judge=NAME; what is scored already stays."""
     from adversariallm.cli._console import Reporter, say
     from adversariallm.cli._stores import existing_store, facets
-    from adversariallm.reporting.load import _predicate
+    from adversariallm.reporting.load import predicate
     from adversariallm.runs.campaign import judge_runs
     from adversariallm.runs.settings import read_judging
     from adversariallm.runs.worker import Workshop
 
     chosen = read_judging(overrides)
     store = existing_store(chosen.out)
-    keep = _predicate(facets(where))
+    keep = predicate(facets(where))
     ids = [run_id for run_id in store.runs() if keep(store.header(run_id))]
     pairs = [(run_id, judge) for judge in chosen.judge for run_id in ids]
     with Reporter(quiet=quiet) as reporter:
