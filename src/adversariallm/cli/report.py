@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,12 +20,22 @@ def command(
     threshold: Annotated[
         float | None, typer.Option(help="Score that counts as success, for all judges.")
     ] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Also write it as Markdown.")] = None,
+    latex: Annotated[Path | None, typer.Option(help="Also write it as a LaTeX table.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also write figures for papers, PDF and SVG, here.")
+    ] = None,
+    gate: Annotated[
+        Path | None, typer.Option(help="YAML rules for CI; exit 1 when one is missed.")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write the gate's verdicts here.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path.")] = False,
 ) -> None:
     """Summarize stored runs: a table here, and an HTML file with curves and transcripts."""
     from adversariallm.cli._console import console, say
     from adversariallm.cli._stores import facets
     from adversariallm.core.errors import DataError
+    from adversariallm.evaluation.flags import raise_flags
     from adversariallm.reporting import read_documents, summarize, write_csv, write_report
 
     documents = read_documents(store, facets(where))
@@ -36,6 +46,29 @@ def command(
     path = write_report(documents, output or store / "report.html", threshold=threshold)
     if csv is not None:
         write_csv(table, csv)
+    for target, text in ((markdown, table.to_markdown()), (latex, table.to_latex())):
+        if target is not None:
+            target.write_text(text, encoding="utf-8")
+    if figures is not None:
+        from adversariallm.reporting.figures import write_figures
+
+        write_figures(documents, figures, threshold=threshold)
     if not quiet:
         console().print(table.to_rich())
+        for flag in raise_flags(documents):
+            say(f"flag {flag.name}: {flag.where}: {flag.seen}")
     say(f"report: {path}")
+    if gate is not None:
+        _gate(documents, gate, junit, threshold)
+
+
+def _gate(documents: list[Any], path: Path, output: Path | None, threshold: float | None) -> None:
+    from adversariallm.cli._console import say
+    from adversariallm.reporting.gate import check_gate, junit, read_gate
+
+    verdicts = check_gate(documents, read_gate(path), threshold=threshold)
+    if output is not None:
+        output.write_text(junit(verdicts), encoding="utf-8")
+    for v in verdicts:
+        say(f"{'passed' if v.passed else 'MISSED'}: {v.rule}: {v.row}: {v.detail}")
+    raise typer.Exit(int(not all(v.passed for v in verdicts)))

@@ -15,6 +15,7 @@ from adversariallm.core.rng import Rng
 from adversariallm.evaluation.curves import Axis, Curve, Spend, spent
 from adversariallm.evaluation.intervals import Interval, bounded_mean
 from adversariallm.evaluation.metrics import expected_best_of_n
+from adversariallm.evaluation.success import best_so_far
 from adversariallm.evaluation.trials import Floats, Trial
 
 
@@ -177,8 +178,15 @@ def _chance(trial: Trial, step: int, budget: float, axis: Axis) -> tuple[float, 
 
 
 def largest_common_budget(groups: Sequence[Sequence[Trial]], axis: Axis, spend: Spend) -> float:
-    """The largest budget that every group has spent on each of its behaviors."""
-    ends = [float(spent(t, axis, spend)[-1]) for trials in groups for t in trials if len(t.steps)]
-    if not ends:
+    """The largest budget up to which every trial's outcome is known.
+
+    A trial that won is known for all larger budgets, also where it stopped there.
+    """
+    won: list[float] = []
+    lost: list[float] = []
+    for trial in (t for trials in groups for t in trials if len(t.steps)):
+        end = float(spent(trial, axis, spend)[-1])
+        (won if best_so_far(trial)[-1] == 1 else lost).append(end)
+    if not won and not lost:
         raise ValueError("no trial has a finished step: there is no common budget")
-    return min(ends)
+    return min(lost) if lost else max(won)

@@ -19,7 +19,7 @@ from adversariallm.reporting.tidy import completion_rows, run_rows, step_rows
 if TYPE_CHECKING:
     import pandas
 
-Where = Mapping[str, Any] | Callable[[dict[str, Any]], bool]
+Where = Mapping[str, Any] | Callable[[Mapping[str, Any]], bool]
 FACETS = ("run_id", "model", "attack", "dataset", "defense", "seed", "setting", "status")
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def read_documents(store_path: str | Path, where: Where | None = None) -> list[d
 
     if not Path(store_path).is_dir():
         raise StoreError(f"{store_path} is no folder: expected the folder that `run` got as out=")
-    keep = _predicate(where)
+    keep = predicate(where)
     store = Store(store_path)
     documents = []
     for run_id in sorted(store.runs()):
@@ -72,7 +72,8 @@ def _add_judging(document: dict[str, Any], headers: list[dict[str, Any]]) -> Non
     document["ledgers"] = total.to_dict()
 
 
-def _predicate(where: Where | None) -> Callable[[dict[str, Any]], bool]:
+def predicate(where: Where | None) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether a run, given by its header or document, has the facets; see `read_documents`."""
     if where is None:
         return lambda header: True
     if callable(where):

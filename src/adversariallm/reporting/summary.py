@@ -51,6 +51,7 @@ EXTRA = (
     Column("flops_search", "search FLOPs", "count"),
     Column("flops_sampling", "sampling FLOPs", "count"),
     Column("flops_judging", "judging FLOPs", "count"),
+    Column("answers", "answers", "count"),
     Column("setting", "setting"),
 )
 
@@ -115,6 +116,7 @@ def _measured(metric: Metric, trials: Sequence[Trial]) -> dict[str, Any]:
         "rate": rate(trials, when),
         "rate_last": rate(trials, "last"),
         "unscored": sum(t.unscored for t in trials),
+        "answers": sum(t.completions for t in trials),
     }
 
 

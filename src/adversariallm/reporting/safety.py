@@ -1,0 +1,119 @@
+"""Safety and utility in one row per model and defense, or a refusal to mix unlike things.
+
+A row is one model (weights, adapter, dtype, template, system prompt), one defense and one way of
+decoding. A robust model that answers nothing shows as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from adversariallm.core.budget import Ledgers
+from adversariallm.core.config import stable_hash
+from adversariallm.core.errors import ConfigError
+from adversariallm.evaluation.facts import (
+    METRIC_TITLES,
+    Document,
+    Setting,
+    flatten,
+    group_by_setting,
+)
+from adversariallm.reporting.summary import summarize
+from adversariallm.reporting.tables import Column, Table
+
+IDENTITY = ("models", "defense", "generation", "knowledge")
+
+
+def safety_utility(
+    documents: Sequence[Document], *, judge: str | None = None, separate: bool = False
+) -> Table:
+    """The table; columns are attacks by data set, over-refusal and accuracy by data set, and cost.
+
+    Args:
+        documents: joined run documents.
+        judge: use only this judge for attack success and over-refusal.
+        separate: give settings of one name that differ in model, defense or decoding rows of their
+            own instead of refusing.
+
+    Raises:
+        ConfigError: one model name stands for different models or decodings; the message names the
+            difference.
+    """
+    rows: dict[str, tuple[Setting, list[Document]]] = {}
+    for setting, group in group_by_setting(documents):
+        key = stable_hash({k: setting.config.get(k) for k in IDENTITY})
+        rows.setdefault(key, (setting, []))[1].extend(group)
+    _require_one_each([s for s, _ in rows.values()], separate)
+    filled = [_row(setting, group, judge) for setting, group in rows.values()]
+    found = list(dict.fromkeys(k for row in filled for k in row if isinstance(k, tuple)))
+    order = {m: i for i, m in enumerate(METRIC_TITLES)}
+    found.sort(key=lambda k: (order[k[0]], k[1:]))
+    columns = [Column("model", "model"), Column("defense", "defense")]
+    columns += [Column(_key(k), _title(k), "rate") for k in found]
+    columns += [
+        Column("flops", "FLOPs per answer", "count"),
+        Column("defense_queries", "defense queries per answer", "number"),
+    ]
+    table = [
+        {(_key(k) if isinstance(k, tuple) else k): v for k, v in row.items()} for row in filled
+    ]
+    notes = (
+        "lower attack success and over-refusal and higher accuracy are better; 95 % intervals",
+        "a dash means that it was not measured",
+    )
+    return Table("Safety and utility", tuple(columns), tuple(table), notes)
+
+
+def _require_one_each(settings: Sequence[Setting], separate: bool) -> None:
+    by_name: dict[tuple[str, str], list[Setting]] = {}
+    for setting in settings:
+        by_name.setdefault((setting.model, setting.defense), []).append(setting)
+    for (model, defense), same in by_name.items():
+        if len(same) > 1 and not separate:
+            flat = [flatten({k: s.config.get(k) for k in IDENTITY}) for s in same]
+            paths = sorted({p for f in flat for p in f if len({repr(g.get(p)) for g in flat}) > 1})
+            shown = "; ".join(
+                f"{p}: {', '.join(sorted({repr(f.get(p)) for f in flat}))}" for p in paths[:6]
+            )
+            shield = f" behind {defense}" if defense else ""
+            raise ConfigError(
+                f"{model}{shield} stands for {len(same)} different setups that differ in {shown}: "
+                "they do not belong into one row. Select one with where=, "
+                "or give each a row with separate=True"
+            )
+
+
+Cell = tuple[Any, ...]
+
+
+def _row(setting: Setting, group: Sequence[Document], judge: str | None) -> dict[Any, Any]:
+    row: dict[Any, Any] = {"model": setting.model, "defense": setting.defense}
+    for found in summarize(group).rows:
+        metric = found.get("metric")
+        if metric is None or (
+            judge is not None and metric != "accuracy" and found["judge"] != judge
+        ):
+            continue
+        attack = found["attack"] if metric == "attack_success" else ""
+        key: Cell = (metric, found["dataset"], attack, found["judge"])
+        row[key] = found["rate"]
+    total = Ledgers()
+    answers = 0
+    for document in group:
+        total = total + Ledgers.from_dict(document.get("ledgers", {}))
+        answers += sum(len(s["model_completions"]) for r in document["runs"] for s in r["steps"])
+    if answers:
+        row["flops"] = total.total("sampling").flops / answers
+        row["defense_queries"] = total.total("sampling", role="defense").queries / answers
+    return row
+
+
+def _key(cell: Cell) -> str:
+    return "/".join(str(part) for part in cell if part)
+
+
+def _title(cell: Cell) -> str:
+    metric, dataset, attack, judge = cell
+    by = f"{attack}, " if attack else ""
+    return f"{METRIC_TITLES[metric]}: {by}{dataset} ({judge})"

@@ -1,0 +1,75 @@
+"""The safety-utility table joins what belongs together and refuses the rest by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from adversariallm.core.errors import ConfigError
+from adversariallm.evaluation.fakes import fake_document
+from adversariallm.reporting.safety import safety_utility
+
+
+def _battery(model: str, robust: float, refuses: float, **facts: Any) -> list[dict[str, Any]]:
+    utility = {"judge": "exact_match", "key": "p_correct", "reference": "7"}
+    return [
+        fake_document([[1.0 - robust]], behavior="h", model=model, **facts),
+        fake_document([[1.0 - robust]], behavior="h", model=model, attack="bon", **facts),
+        fake_document(
+            [[1.0 - refuses]],
+            behavior="b",
+            harmful=False,
+            model=model,
+            dataset="starter_benign",
+            attack="direct",
+            **facts,
+        ),
+        fake_document(
+            [[1.0]],
+            behavior="u",
+            harmful=False,
+            model=model,
+            dataset="starter_utility",
+            attack="direct",
+            **{**utility, **facts},
+        ),
+    ]
+
+
+def test_one_row_per_model_and_defense_with_all_measures_beside_each_other() -> None:
+    table = safety_utility(
+        [
+            *_battery("m", 0.0, 0.0),
+            *_battery("m", 1.0, 1.0, defense="wall"),
+            *_battery("n", 1.0, 0.0),
+        ]
+    )
+    assert [(r["model"], r["defense"]) for r in table.rows] == [("m", ""), ("m", "wall"), ("n", "")]
+    titles = [c.title for c in table.columns]
+    assert titles[2:6] == [
+        "attack success: bon, starter_harmful (refusal_prefix)",
+        "attack success: gcg, starter_harmful (refusal_prefix)",
+        "over-refusal: starter_benign (refusal_prefix)",
+        "accuracy: starter_utility (exact_match)",
+    ]
+    wall = table.rows[1]
+    refusal = next(v for k, v in wall.items() if str(k).startswith("over_refusal"))
+    assert refusal.value == 1.0
+    assert wall["flops"] == 100
+
+
+def test_what_was_not_measured_is_a_dash() -> None:
+    table = safety_utility([*_battery("m", 0.0, 0.0), fake_document([[1.0]], model="n")])
+    row = next(r for r in table.rows if r["model"] == "n")
+    assert [c.show(row) for c in table.columns if c.title.startswith("accuracy")] == ["-"]
+
+
+def test_one_name_for_two_setups_is_refused_with_the_difference() -> None:
+    other = _battery("m", 0.0, 0.0)
+    for document in other:
+        document["config"]["models"][0]["identity"]["system"] = "Be careful."
+    both = [*_battery("m", 1.0, 0.0), *other]
+    with pytest.raises(ConfigError, match=r"models\.0\.identity\.system: '', 'Be careful\.'"):
+        safety_utility(both)
+    assert len(safety_utility(both, separate=True).rows) == 2
