@@ -7,7 +7,7 @@ SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 STAMP := .venv/.installed
 WORKERS ?= 2
 ARGS ?=
@@ -29,6 +29,7 @@ setup: $(STAMP)
 
 # torch first and by exact version, so that no other package pulls in a different build of it.
 $(STAMP): requirements.lock pyproject.toml judgezoo/pyproject.toml
+	@echo "setting up .venv (a few minutes; 1.5 GB)"
 	test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
 	$(PIP) install "$$(grep -i '^torch==' requirements.lock)"
 	$(PIP) install -r requirements.lock -e . -e ./judgezoo
