@@ -47,19 +47,10 @@ def selected(store: Store, where: Sequence[str] | None) -> list[str]:
     Raises:
         ConfigError: an unknown facet.
     """
-    from adversariallm.reporting.load import FACETS
-    from adversariallm.reporting.load import facets as facets_of
+    from adversariallm.reporting.load import predicate
 
-    wanted = facets(where) or {}
-    for name in wanted:
-        if name not in FACETS:
-            raise ConfigError(f"--where {name}: expected some of {', '.join(FACETS)}")
-    found = []
-    for run_id in store.runs():
-        header = facets_of(store.header(run_id)) if wanted else {}
-        if all(header[name] in values for name, values in wanted.items()):
-            found.append(run_id)
-    return found
+    keep = predicate(facets(where))
+    return [run_id for run_id in store.runs() if keep(store.header(run_id))]
 
 
 def full_id(store: Store, text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,16 @@ import pytest
 
 from adversariallm.cli import main
 from adversariallm.models.tiny import tiny_parts
+
+
+@pytest.fixture(autouse=True)
+def no_bars() -> Iterator[None]:
+    """What the command line sets for its own process, where transformers is imported already."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    yield
+    logging.enable_progress_bar()
 
 
 @pytest.fixture(scope="module")
