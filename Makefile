@@ -74,7 +74,7 @@ bench: $(STAMP) model
 	for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
 
 docs: $(STAMP)
-	$(BIN)/python -m pytest -q tests/unit/test_docs.py
+	$(BIN)/python -m pytest -q tests/unit/test_docs.py tests/unit/cli/test_documents.py tests/unit/datasets/test_docs.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache htmlcov .coverage

@@ -150,11 +150,22 @@ class LocalModel:
             for item, rng in zip(inputs, rngs, strict=True)
         ]
         fitting = [r for r in requests if r.length < self.context_length]
-        found = iter(run(fitting))
+        found = iter(run([self._capped(r) for r in fitting]))
         return [
             self._reply(r, next(found)) if r.length < self.context_length else TOO_LONG
             for r in requests
         ]
+
+    def _capped(self, request: Request) -> Request:
+        """The request without what lies beyond a context window that was lowered."""
+        room = self.context_length - request.length
+        if room >= request.generation.max_new_tokens:
+            return request
+        limits = {
+            "max_new_tokens": room,
+            "min_new_tokens": min(room, request.generation.min_new_tokens),
+        }
+        return replace(request, generation=request.generation.model_copy(update=limits))
 
     def _request(
         self,
@@ -191,10 +202,11 @@ class LocalModel:
         reasoning, text, finished = self.chat.split_reply(request.ids or (), found.ids)
         if found.stop_string is not None:
             text = text.partition(found.stop_string)[0]
+        cut = len(found.ids) < request.generation.max_new_tokens and found.finish_reason == "length"
         return Reply(
             text=text,
             ids=found.ids,
-            finish_reason=found.finish_reason,
+            finish_reason="context" if cut else found.finish_reason,
             reasoning=reasoning,
             log_probs=found.log_probs,
             error=found.error,

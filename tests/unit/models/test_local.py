@@ -130,8 +130,11 @@ def test_an_input_without_room_fails_alone(parts: Parts) -> None:
         parts.model, parts.tokenizer, policy=SAFE_POLICY, context_length=16
     )
     long = Conversation.user("the " * 40)
-    short, failed = model.generate([Conversation.user("a"), long], GREEDY, [RNG] * 2)
+    options = GREEDY.model_copy(update={"min_new_tokens": 12})
+    short, failed = model.generate([Conversation.user("a"), long], options, [RNG] * 2)
     assert short.error is None
+    assert len(model.chat.encode(Conversation.user("a"))) + len(short.ids or ()) == 16
+    assert short.finish_reason == "context"
     assert (failed.error, failed.finish_reason, failed.text) == ("context_length", "context", "")
     with pytest.raises(ContextLengthError, match=r"do not fit the context .*\(16\)"):
         model.losses([model.chat.encode(long)], [(1,)])
