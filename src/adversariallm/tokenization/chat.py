@@ -74,7 +74,7 @@ class ChatTokenizer:
         """Combine them; ConfigError or TemplateError where they do not fit.
 
         Args:
-            tokenizer: a transformers tokenizer.
+            tokenizer: a transformers tokenizer, or a `Codec` around one to share what it has learned.
             template: name of one of ours, Jinja text, or None for the tokenizer's own.
             clock: the time the template is told.
             system: text of a system prompt for conversations that have none, or a `SystemPrompt`.
@@ -83,11 +83,11 @@ class ChatTokenizer:
                 thinking block or a channel header), or right at the `start` of what the model writes.
             template_variables: further variables for the template.
         """
-        self.codec = Codec(tokenizer)
-        self.tokenizer = tokenizer
-        plain = find_template(template, tokenizer, clock)
+        self.codec = tokenizer if isinstance(tokenizer, Codec) else Codec(tokenizer)
+        self.tokenizer = self.codec.tokenizer
+        plain = find_template(template, self.tokenizer, clock)
         variables = {
-            **tokenizer.special_tokens_map,
+            **self.tokenizer.special_tokens_map,
             **thinking_variables(thinking, plain.reads),
             **(template_variables or {}),
         }

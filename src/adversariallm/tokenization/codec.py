@@ -127,30 +127,29 @@ class Codec:
         return sha.hexdigest()
 
     @cached_property
+    def token_texts(self) -> list[str | None]:
+        """Per id, what it adds to a text when it follows a letter; None where nothing can be said."""
+        guard = self.encode("a")[-1:]
+        head = self.decode(guard)
+        pairs = self.decode_batch([[*guard, i] for i in range(len(self))])
+        return [t[len(head) :] if t.startswith(head) else None for t in pairs]
+
+    @cached_property
     def pieces(self) -> list[str | None]:
         """Per id, the text it adds wherever it stands; None where that depends on its neighbors.
 
-        Checked by decoding the whole vocabulary in stretches: a token whose stretch does not read as the
-        concatenation gets None as well.
+        Checked by decoding the whole vocabulary in stretches: where one does not read as the
+        concatenation of its tokens, no token has a text of its own.
         """
+        pieces = [t if t and "\ufffd" not in t else None for t in self.token_texts]
         guard = self.encode("a")[-1:]
+        clean = [i for i, p in enumerate(pieces) if p is not None]
+        step = 1 + len(clean) // 50
+        rows = [[*guard, *clean[k::step]] for k in range(step)]
         head = self.decode(guard)
-        size = len(self)
-        alone = self.decode_batch([[*guard, i] for i in range(size)])
-        pieces: list[str | None] = [
-            t[len(head) :]
-            if t.startswith(head) and len(t) > len(head) and "\ufffd" not in t
-            else None
-            for t in alone
-        ]
-        clean = [i for i in range(size) if pieces[i] is not None]
-        stretches = [clean[k :: 1 + len(clean) // 50] for k in range(1 + len(clean) // 50)]
-        for stretch, text in zip(
-            stretches, self.decode_batch([[*guard, *s] for s in stretches]), strict=True
-        ):
-            if text != head + "".join(pieces[i] or "" for i in stretch):
-                for i in stretch:
-                    pieces[i] = None
+        for row, text in zip(rows, self.decode_batch(rows), strict=True):
+            if text != head + "".join(pieces[i] or "" for i in row[1:]):
+                return [None] * len(pieces)
         return pieces
 
     @cached_property

@@ -94,17 +94,16 @@ def find_edge(codec: Codec) -> re.Pattern[str] | None:
     """A pattern for the blanks at which tokenization starts anew, or None.
 
     Such a blank stands between one of certain characters and an ASCII letter. A character qualifies by three
-    facts: no token has it followed by a blank and a letter inside; no added token takes in white space next to it;
+    facts: no token has it followed by a blank inside; no added token takes in white space next to it;
     and in all short contexts what is left and right of the blank encodes independently.
     """
     if any(t.single_word or (t.lstrip and t.content[:1].isalpha()) for t in codec.added.values()):
         return None
-    inside = re.compile(r"(.) [A-Za-z]", re.DOTALL)
-    texts = [
-        *(p for p in codec.pieces if p is not None),
-        *(t.content for t in codec.added.values()),
-    ]
-    taken = {m[1] for t in texts if " " in t for m in inside.finditer(t)}
+    inside = re.compile(r"(.)(?= )", re.DOTALL)
+    texts = [*codec.token_texts, *(t.content for t in codec.added.values())]
+    if None in texts or not any(codec.pieces):
+        return None
+    taken = {c for t in texts if t is not None and " " in t for c in inside.findall(t)}
     taken |= {t.content[-1:] for t in codec.added.values() if t.rstrip}
     short = ["", *_PROBE_ALPHABET]
     long = [a + b for a in _PROBE_ALPHABET for b in short]

@@ -91,32 +91,38 @@ class ChatTemplate:
         """Names of the variables that the template looks up."""
         from jinja2 import meta
 
-        environment = _environment(self.clock)
-        return frozenset(meta.find_undeclared_variables(environment.parse(self.source)))
+        return frozenset(meta.find_undeclared_variables(self._tree))
 
     @cached_property
     def inspected(self) -> frozenset[str]:
-        """Strings that the template compares, searches or splits by; where one appears, only rendering tells."""
+        """Strings that it compares with or searches for; where one appears, only rendering tells."""
         from jinja2 import nodes
 
-        tree = _environment(self.clock).parse(self.source)
         kinds = (nodes.Compare, nodes.Call, nodes.Filter, nodes.Test)
-        keys = {id(g.arg) for g in tree.find_all(nodes.Getitem)}
+        keys = {id(g.arg) for g in self._tree.find_all(nodes.Getitem)}
         return frozenset(
             c.value
-            for node in tree.find_all(kinds)
+            for node in self._tree.find_all(kinds)
             for c in node.find_all(nodes.Const)
             if isinstance(c.value, str) and c.value and id(c) not in keys
         )
 
     @cached_property
-    def _compiled(self) -> Any:
+    def _environment(self) -> Any:
+        return _environment(self.clock)
+
+    @cached_property
+    def _tree(self) -> Any:
         from jinja2 import TemplateSyntaxError
 
         try:
-            return _environment(self.clock).from_string(self.source)
+            return self._environment.parse(self.source)
         except TemplateSyntaxError as e:
             raise TemplateError(f"the chat template ({self.origin}) is not valid Jinja: {e}") from e
+
+    @cached_property
+    def _compiled(self) -> Any:
+        return self._environment.from_string(self._tree)
 
     @cached_property
     def _pieces(self) -> dict[tuple[tuple[str, ...], bool], _Pieces | None]:
