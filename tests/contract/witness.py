@@ -13,6 +13,13 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("gcg", "exclude_current"): {"topk": 1, "search_width": 24, "num_steps": 6},
     ("bon", "ascii_perturbation"): {"sigma": 0.95},
     ("bon", "reference_seed"): {"augmentation": "reference"},
+    ("pgd", "epsilon"): {"projection": "l2", "epsilon": 0.02},
+    ("pgd", "norm_over"): {"projection": "l2", "epsilon": 0.02},
+    ("pgd", "restart_epsilon"): {"restart_every": 2},
+    ("pgd", "allow_non_ascii"): {"space": "one_hot", "optimizer": "normalized"},
+    ("pgd_discrete", "constant_steps"): {"constant_steps": 1},
+    ("pgd_discrete", "cycle_steps"): {"constant_steps": 0, "cycle_steps": 2},
+    ("pgd_discrete", "patience"): {"patience": 1, "learning_rate": 1e-6},
     ("beast", "allow_non_ascii"): {"temperature": 4.0, "k1": 8, "k2": 8},
 }
 
