@@ -57,7 +57,8 @@ def read_documents(store_path: str | Path, where: Where | None = None) -> list[d
             if not keep(store.header(run_id)):
                 continue
             document = store.read(run_id)
-            _add_judging(document, [part.header for part in store.scores(run_id)])
+            later = (*store.top_ups(run_id), *store.scores(run_id))
+            _add_ledgers(document, [part.header for part in later])
         except StoreError as error:
             _log.warning("run %s is left out: %s", run_id, error)
             continue
@@ -65,7 +66,7 @@ def read_documents(store_path: str | Path, where: Where | None = None) -> list[d
     return documents
 
 
-def _add_judging(document: dict[str, Any], headers: list[dict[str, Any]]) -> None:
+def _add_ledgers(document: dict[str, Any], headers: list[dict[str, Any]]) -> None:
     total = Ledgers.from_dict(document.get("ledgers", {}))
     for header in headers:
         total = total + Ledgers.from_dict(header.get("ledgers", {}))

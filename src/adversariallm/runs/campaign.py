@@ -23,6 +23,7 @@ from adversariallm.runs.plan import Plan, Planned, plan
 from adversariallm.runs.settings import Request, Settings, read
 from adversariallm.runs.spec import RunTask
 from adversariallm.runs.store import Store
+from adversariallm.runs.topup import lacking
 from adversariallm.runs.worker import Outcome, Workshop, work
 
 COMMON = ("out", "retry", "launcher", "store")
@@ -77,7 +78,7 @@ class Finished:
         """Runs of this command that are stored, done before or now."""
         before = [r.run_id for r in self.plan.done]
         now = [o.run_id for o in self.outcomes if o.ending in ("done", "already done")]
-        return (*before, *now)
+        return tuple(dict.fromkeys([*before, *now]))
 
     @property
     def exit_code(self) -> int:
@@ -134,9 +135,12 @@ def run(
         sent = dispatch(arguments, found, store, settings, launcher, watcher.outcome, watcher.note)
         return Finished(found, sent.outcomes, store, sent.problems)
     workshop = workshop or Workshop(judges=settings.judges)
+    short = [r for r in found.done if lacking(store, r.task)]
+    if short:
+        watcher.note(f"{len(short)} stored runs get the completions they lack")
     outcomes = work(
         store,
-        [r.task for r in found.todo],
+        [r.task for r in (*found.todo, *short)],
         workshop,
         retry=settings.retry,
         on_event=watcher.event,

@@ -22,6 +22,7 @@ from adversariallm.runs.execute import Event, Resources, execute
 from adversariallm.runs.judging import JudgeFactory, StepJudge
 from adversariallm.runs.provenance import provenance
 from adversariallm.runs.rewards import Rewards
+from adversariallm.runs.topup import top_up
 
 if TYPE_CHECKING:
     from adversariallm.runs.spec import ModelSpec, PluginSpec, RunTask
@@ -150,6 +151,8 @@ def run_one(
         refused: dict[str, Ending] = {
             "done": "already done", "held": "held elsewhere", "failed": "failed before"
         }  # fmt: skip
+        if claim == "done":
+            return _top_up(store, task, workshop, on_event)
         return Outcome(run_id, label, refused[claim])
     with claim:
         try:
@@ -162,6 +165,18 @@ def run_one(
             claim.fail(reason, traceback.format_exc())
             return Outcome(run_id, label, "failed", reason)
         return Outcome(run_id, label, "done", document.status)
+
+
+def _top_up(
+    store: Store, task: RunTask, workshop: Workshop, on_event: Callable[[Event], None]
+) -> Outcome:
+    """Add the completions that a published run lacks; a failure costs the run nothing."""
+    run_id, label = task.spec.run_id, task.spec.label
+    try:
+        added = top_up(store, task, workshop.resources, on_event=on_event)
+    except Exception as error:  # noqa: BLE001  -- one bad run must not end the worker
+        return Outcome(run_id, label, "failed", f"adding completions: {error!r}")
+    return Outcome(run_id, label, "already done", f"{added} completions added" if added else "")
 
 
 def work(

@@ -28,6 +28,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A checkpoint folder with random weights."""
     folder = tmp_path_factory.mktemp("model")
     parts = tiny_parts("llama")
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
     parts.model.save_pretrained(folder)
     parts.tokenizer.save_pretrained(folder)
     return str(folder)
@@ -94,6 +97,37 @@ def test_the_life_of_a_store(
     assert code == 0
     assert "0 runs to do" in shown
     assert len((out / "commands.jsonl").read_text().splitlines()) == 1
+
+
+def test_more_samples_are_added_to_what_is_stored(model: str, tmp_path: Path) -> None:
+    import adversariallm
+
+    warm = "generation_config.temperature=1.0"
+
+    def samples(out: Path, *more: str) -> dict[str, list[list[str]]]:
+        finished = adversariallm.run(
+            *arguments(model, out, "attack=random_search", "attacks.random_search.num_steps=2",
+                       "attacks.random_search.num_candidates=2", warm, *more)
+        )  # fmt: skip
+        assert finished.exit_code == 0
+        found = {}
+        for run_id in finished.run_ids:
+            steps = finished.store.read(run_id)["runs"][0]["steps"]
+            found[run_id] = [s["model_completions"] for s in steps]
+            assert all(
+                len(s["scores"]["refusal_prefix"]["p_harmful"]) == len(s["model_completions"])
+                for s in steps
+                if s["model_completions"]
+            )
+        return found
+
+    three = "generation_config.num_return_sequences=3"
+    one = samples(tmp_path / "grown", "completions=last")
+    assert [[len(c) for c in steps] for steps in one.values()] == [[0, 0, 1]] * 3
+    grown = samples(tmp_path / "grown", three)
+    assert grown == samples(tmp_path / "at once", three)
+    assert [[len(c) for c in steps] for steps in grown.values()] == [[3, 3, 3]] * 3
+    assert samples(tmp_path / "grown", "completions=last") == grown  # fewer: nothing is taken away
 
 
 def test_a_failed_run_is_kept_apart_and_costs_the_others_nothing(
