@@ -1,117 +1,106 @@
-"""A real GCG run on the small model, killed in every phase, ends as if nothing had happened."""
+"""Kill a real GCG run on SmolLM2 in search, completion, publishing and judging; then repeat it.
+
+Nothing may be lost, half-written or computed twice, and the end must be that of an uninterrupted
+run, byte for byte once clock times are taken out.
+"""
 
 from __future__ import annotations
 
 import os
-import re
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from adversariallm.runs.campaign import prepare, run
 from adversariallm.runs.document import strip_volatile
-from adversariallm.runs.journal import complete_lines
-from adversariallm.runs.launch.batch import Batch
-from adversariallm.runs.lookups import installed
-from adversariallm.runs.plan import plan
 from adversariallm.runs.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
-SEEDS = (0, 1, 2)
-NUM_STEPS = 4
-SWEEP = (
+ROUNDS = 5
+PHASES = ("search", "completion", "publishing", "judging")
+WORKER = Path(__file__).parent / "marking_worker.py"
+COMMAND = (
     "model=smollm2-135m",
     "dataset=starter_harmful",
-    "datasets.starter_harmful.idx=0",
+    "datasets.starter_harmful.idx=[0,1]",
     "attack=gcg",
-    f"attacks.gcg.num_steps={NUM_STEPS}",
-    "attacks.gcg.search_width=4",
-    "attacks.gcg.topk=16",
-    "generation_config.max_new_tokens=8",
+    "attacks.gcg.num_steps=4",
+    "attacks.gcg.search_width=6",
+    "attacks.gcg.initial='! ! ! !'",
+    "generation_config.max_new_tokens=6",
+    "generation_config.temperature=0.7",
     "generation_config.num_return_sequences=2",
-    "generation_config.temperature=1.0",
-    f"seed={','.join(map(str, SEEDS))}",
+    "judge=[refusal_prefix,target_prefix]",
+    "store.ttl_s=5",
 )
 
 
-class Victim:
-    """A pilot on a batch, started again and again."""
-
-    def __init__(self, batch: Batch) -> None:
-        self.root = batch.root
-        self.plan = batch.save()
-        self.log = batch.root / "pilot.log"
-
-    def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "adversariallm.runs.launch.pilot", str(self.plan)]
-        with self.log.open("ab") as output:
-            return subprocess.Popen(command, stdout=output, stderr=output)
-
-    def kill_when(self, holds: Callable[[], Any]) -> None:
-        """Start a pilot and kill it as soon as something holds; it must not end before."""
-        process = self.start()
-        deadline = time.monotonic() + 300
-        while not holds():
-            assert process.poll() is None, self.log.read_text("utf-8")[-3000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.0005)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-
-    def journaled(self, run_id: str, kind: str) -> int:
-        mark = f'"kind":"{kind}"'.encode()
-        logs = self.root.glob(f"work/*/{run_id}/journal.*")
-        return sum(mark in line for log in logs for line in complete_lines(log))
-
-    def exists(self, pattern: str) -> bool:
-        return any(self.root.glob(pattern))
+def start(marks: Path, out: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, str(WORKER), str(marks), *COMMAND, f"out={out}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
-def test_a_gcg_run_killed_in_every_phase_equals_an_undisturbed_one(
-    tmp_path: Path, smollm2_path: Path
-) -> None:
-    calm = run(*SWEEP, f"out='{tmp_path / 'calm'}'")
-    assert not calm.failed
-    root = tmp_path / "stormy"
-    request, settings = prepare([*SWEEP, f"out='{root}'"])
-    store = Store(root)
-    planned = plan(request, installed(store))
-    kills: Counter[str] = Counter()
-    for number, one in enumerate(planned.todo):
-        batch = Batch(f"batch{number}", root, (one.task,), judges=settings.judges)
-        kill_in_every_phase(Victim(batch), one.run_id, kills)
-        assert Victim(batch).start().wait() == 0
-    assert min(kills[p] for p in ("search", "completion", "publishing", "judging")) >= len(SEEDS)
-    assert {r: essence(store, r) for r in store.runs()} == {
-        r: essence(calm.store, r) for r in calm.run_ids
-    }
-    assert store.damaged() == {}
-    steps = re.findall(r"INFO (gcg on .*: step \d+) ", (root / "pilot.log").read_text("utf-8"))
-    assert max(Counter(steps).values()) == 1
-    assert len(steps) <= len(SEEDS) * (NUM_STEPS + 1)
+def lines(marks: Path) -> list[str]:
+    return marks.read_text().splitlines() if marks.exists() else []
 
 
-def kill_in_every_phase(victim: Victim, run_id: str, kills: Counter[str]) -> None:
-    steps = victim.journaled(run_id, "step")
-    victim.kill_when(lambda: victim.journaled(run_id, "step") >= steps + 2)
-    kills["search"] += 1
-    victim.kill_when(lambda: victim.journaled(run_id, "end"))
-    kills["completion"] += 1
-    victim.kill_when(lambda: victim.exists(f"work/*/{run_id}/publish.*"))
-    kills["publishing"] += 1
-    victim.kill_when(lambda: victim.exists(f"work/*/{run_id}.judge.*/lease.*"))
-    kills["judging"] += 1
+def due(new: list[str], phase: str, threshold: int) -> bool:
+    """Whether the process is at the moment where it is to be killed."""
+    kinds = [line.split()[0] for line in new]
+    if phase == "search":
+        return kinds.count("step") >= threshold
+    if phase == "completion":
+        last = [line for line in new if line.startswith("step")]
+        return bool(last) and last[-1].split()[2] == "4"
+    return {"publishing": "done", "judging": "judging"}[phase] in kinds
 
 
-def essence(store: Store, run_id: str) -> dict[str, Any]:
-    document: dict[str, Any] = strip_volatile(store.read(run_id))
-    document["resolved"].pop("overrides")  # holds out=
-    return document
+def kill_in(phase: str, marks: Path, out: Path, chance: random.Random) -> bool:
+    """Start a worker and kill it in a phase; False where it ended before."""
+    before = len(lines(marks))
+    threshold = chance.randint(1, 3)
+    process = start(marks, out)
+    while process.poll() is None:
+        if due(lines(marks)[before:], phase, threshold):
+            pause = {"search": 0.4, "completion": 0.4, "publishing": 0.02, "judging": 0.03}
+            time.sleep(chance.uniform(0, pause[phase]))
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return "end" not in "".join(lines(marks)[before:])
+        time.sleep(0.002)
+    return False
+
+
+def content(out: Path) -> dict[str, object]:
+    store = Store(out)
+    return {run_id: strip_volatile(store.read(run_id)) for run_id in store.runs()}
+
+
+def test_killed_anywhere_the_same_command_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    reference = tmp_path / "reference"
+    assert start(tmp_path / "reference.marks", reference).wait() == 0
+    expected = content(reference)
+    assert len(expected) == 2
+    hits: Counter[str] = Counter()
+    chance = random.Random(20)
+    for number in range(ROUNDS):
+        out, marks = tmp_path / f"store{number}", tmp_path / f"marks{number}"
+        for phase in PHASES:
+            hits[phase] += kill_in(phase, marks, out, chance)
+            assert not Store(out).damaged()
+        assert start(marks, out).wait() == 0
+        assert content(out) == expected, f"round {number}"
+        steps = Counter(line for line in lines(marks) if line.startswith("step"))
+        assert len(steps) == 10 and set(steps.values()) == {1}, "a finished step was made again"
+    print("kills by phase:", dict(hits))  # noqa: T201
+    assert all(hits[phase] >= 3 for phase in PHASES), hits
