@@ -16,7 +16,7 @@ def test_two_hundred_kills_and_fifty_freezes(tmp_path: Path) -> None:
         roots=(str(tmp_path),), kills=200, stops=50, num_runs=400, num_steps=40, limit_s=800
     )
     report = stress(settings)
-    assert report.problems == []
+    assert report.problems == [], report
     assert sum(report.kills.values()) >= 200
     assert report.stops >= 50
     assert min(report.kills.values()) >= 20, report.kills
@@ -34,5 +34,5 @@ def test_fierce_contention_over_six_runs(tmp_path: Path) -> None:
         limit_s=800,
     )
     report = stress(settings)
-    assert report.problems == []
+    assert report.problems == [], report
     assert report.highest_generation >= 10

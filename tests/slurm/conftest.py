@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,30 @@ LIMIT_S = 120
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster: three nodes of four claimed CPUs, partitions low, main and high."""
+    """A running cluster: four nodes of four claimed CPUs, partitions low, main and high.
+
+    Attributes:
+        state: Everything of it.
+        daemons: Held by whoever kills or starts daemons.
+    """
 
     state: Path
+    daemons: threading.Lock = field(default_factory=threading.Lock)
 
     def configure(self, *, preempt_signal: bool) -> None:
         """Start what does not run; jobs are told of preemption by USR2 where asked for."""
-        env = {**os.environ, "SLURM_TEST_PREEMPT_SIGNAL": str(int(preempt_signal))}
+        knobs = {
+            "SLURM_TEST_NODES": "4",
+            "SLURM_TEST_PREEMPT_SIGNAL": str(int(preempt_signal)),
+        }
         command = ["bash", str(HERE / "start-slurm.sh"), str(self.state)]
-        subprocess.run(command, env=env, check=True, timeout=LIMIT_S, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            command,
+            env={**os.environ, **knobs},
+            check=True,
+            timeout=LIMIT_S,
+            stdout=subprocess.DEVNULL,
+        )
 
     def ask(self, *command: str) -> str:
         """Run a Slurm command and return what it prints."""

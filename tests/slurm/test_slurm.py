@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,12 @@ Disturb = Callable[["Scenario"], None]
 class Scenario:
     """The sweep in a store of its own, submitted to the cluster."""
 
-    def __init__(self, cluster: Cluster, root: Path, seeds: str = "0", **launcher: object) -> None:
+    def __init__(
+        self, cluster: Cluster, root: Path, seeds: object = "0", **launcher: object
+    ) -> None:
         self.cluster = cluster
         self.root = root
-        self.num_runs = seeds.count(",") + 1
+        self.num_runs = str(seeds).count(",") + 1
         self.sweep = (*SWEEP, f"seed={seeds}", f"out='{root}'")
         self.store = Store(root, ttl_s=10)
         given = {"kind": "slurm", "workers": 1, "timeout_min": 5, "signal_delay_s": 20, **launcher}
@@ -74,6 +76,9 @@ class Scenario:
         """The id of the newest job."""
         pickles = (self.root / "plans").glob("*/slurm/*_submitted.pkl")
         return sorted(p.name.removesuffix("_submitted.pkl") for p in pickles)[-1]
+
+    def node(self) -> str:
+        return self.cluster.ask("squeue", "-h", "-j", self.job(), "-o", "%N")
 
     def until(self, what: str, holds: Callable[[], Any]) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -145,9 +150,10 @@ def requeue(scenario: Scenario) -> None:
 
 
 def preempt(scenario: Scenario) -> None:
-    """Push the pilot out with a job of higher priority on all CPUs."""
+    """Push the pilot, which has a node to itself, out with a job of higher priority."""
     scenario.until_steps()
-    command = ["srun", "-p", "high", "-N3", "-n3", "--exclusive", "-t1", "sleep", "3"]
+    node = scenario.node()
+    command = ["srun", "-p", "high", "-w", node, "-n1", "-c4", "-t1", "sleep", "3"]
     subprocess.run(command, check=True, timeout=PATIENCE_S)
 
 
@@ -161,9 +167,8 @@ def reach_time_limit(scenario: Scenario) -> None:
 def kill_node(scenario: Scenario) -> None:
     """Lose a node: its processes fall silent, a second pilot starts, then the first wakes up."""
     scenario.until_steps()
-    node = scenario.cluster.ask("squeue", "-h", "-j", scenario.job(), "-o", "%N")
-    with frozen(scenario):
-        os.kill(scenario.cluster.pid(f"slurmd.{node}"), signal.SIGKILL)
+    with scenario.cluster.daemons, frozen(scenario):
+        os.kill(scenario.cluster.pid(f"slurmd.{scenario.node()}"), signal.SIGKILL)
         heir = "lease.000002"
         scenario.until("a second pilot", lambda: list(scenario.root.glob(f"work/*/*/{heir}")))
 
@@ -177,7 +182,8 @@ def frozen(scenario: Scenario) -> Iterator[int]:
     try:
         yield pid
     finally:
-        os.kill(pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):  # a node that comes back ends what it should not run
+            os.kill(pid, signal.SIGCONT)
 
 
 def is_pending(pid: int, number: signal.Signals) -> bool:
@@ -188,22 +194,25 @@ def is_pending(pid: int, number: signal.Signals) -> bool:
 
 def kill_controller(scenario: Scenario) -> None:
     scenario.until_steps()
-    os.kill(scenario.cluster.pid("slurmctld"), signal.SIGKILL)
-    time.sleep(2)
-    scenario.cluster.configure(preempt_signal=False)
+    with scenario.cluster.daemons:
+        os.kill(scenario.cluster.pid("slurmctld"), signal.SIGKILL)
+        time.sleep(2)
+        scenario.cluster.configure(preempt_signal=False)
 
 
 def nothing(scenario: Scenario) -> None:
     """An array of pilots that nobody disturbs."""
 
 
+ALONE: dict[str, object] = {"cpus_per_task": 4}  # a node to itself
+
 # name: what happens, and what the launcher is told
 SCENARIOS: dict[str, tuple[Disturb, dict[str, object]]] = {
     "array": (nothing, {"workers": 2, "seeds": "0,1"}),
     "scancel": (scancel, {}),
     "requeue": (requeue, {}),
-    "preemption": (preempt, {"partition": "low"}),
-    "time-limit": (reach_time_limit, {"timeout_min": 2}),
+    "preemption": (preempt, {"partition": "low", **ALONE}),
+    "time-limit": (reach_time_limit, {"timeout_min": 2, **ALONE}),
     "node": (kill_node, {}),
     "controller": (kill_controller, {}),
 }
@@ -217,7 +226,7 @@ def scenarios(
     started = {}
     with ThreadPoolExecutor(len(SCENARIOS)) as pool:
         for name, (disturb, launcher) in SCENARIOS.items():
-            scenario = Scenario(cluster, tmp_path_factory.mktemp(name), **launcher)  # type: ignore[arg-type]
+            scenario = Scenario(cluster, tmp_path_factory.mktemp(name), **launcher)
             assert scenario.submit().exit_code == 0
             started[name] = (scenario, pool.submit(carry_through, scenario, disturb))
         yield started
@@ -237,6 +246,8 @@ def test_every_run_is_stored_once_and_equals_an_undisturbed_one(
     check(scenario, reference)
     if name in ("scancel", "requeue", "preemption", "time-limit", "node"):
         assert max(scenario.generations()) >= 2
+    if name == "time-limit":
+        assert "stopped='SIGUSR2'" in scenario.logs()
     if name != "node":  # there, two processes work on one run until the older one notices
         assert max(scenario.steps_logged().values()) == 1
 
@@ -258,7 +269,7 @@ def test_a_preempted_pilot_that_is_told_by_signal_has_itself_requeued(
     for _, future in scenarios.values():
         future.exception()  # wait: the cluster's configuration is about to change
     cluster.configure(preempt_signal=True)
-    scenario = Scenario(cluster, tmp_path, partition="low")
+    scenario = Scenario(cluster, tmp_path, partition="low", **ALONE)
     scenario.submit()
     preempt(scenario)
     scenario.until_done()

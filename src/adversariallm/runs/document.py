@@ -181,6 +181,16 @@ def read_beside(path: Path) -> Beside:
     return Beside(path, header, [decode(line, path) for line in body.splitlines()])
 
 
+def parts(directory: Path, stem: str) -> list[Path]:
+    """Return `<stem>.jsonl`, `<stem>.2.jsonl`, ... sorted by judge, then by number."""
+
+    def order(path: Path) -> tuple[str, int]:
+        head, _, number = path.name.removesuffix(".jsonl").rpartition(".")
+        return (head, int(number)) if number.isdecimal() and "." in head else (path.stem, 1)
+
+    return sorted({*directory.glob(f"{stem}.jsonl"), *directory.glob(f"{stem}.*.jsonl")}, key=order)
+
+
 def join(document: dict[str, Any], top_ups: Iterable[Beside], scores: Iterable[Beside]) -> None:
     """Add later completions and scores to a document, in place.
 

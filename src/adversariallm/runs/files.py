@@ -128,6 +128,22 @@ def write_new(final: Path, data: bytes, durable: bool = True, tmp_dir: Path | No
     return won
 
 
+def rename_directory(staged: Path, final: Path, durable: bool) -> bool:
+    """Rename into place unless a directory that is not empty is there."""
+    try:
+        os.rename(staged, final)
+    except OSError:
+        if not staged.exists() and final.exists():
+            pass  # a repeated request of a network file system: ours arrived
+        elif final.exists() and any(final.iterdir()):
+            return False
+        else:
+            raise
+    if durable:
+        fsync_dir(final.parent)
+    return True
+
+
 def server_now_ns(directory: Path) -> int:
     """Return the time of the file server's clock, so that hosts with wrong clocks agree."""
     probe = directory / f"{TMP_PREFIX}{uuid.uuid4().hex}"

@@ -22,13 +22,14 @@ from adversariallm.core.records import SCHEMA_VERSION
 from adversariallm.runs import document as doc
 from adversariallm.runs import lease as leases
 from adversariallm.runs.claim import Claim, run_key
+from adversariallm.runs.cleaning import collect
 from adversariallm.runs.files import (
-    TMP_PREFIX,
     CorruptRunError,
     decode,
     encode,
     explained,
     fsync_dir,
+    rename_directory,
     safe_name,
     server_now_ns,
     shards,
@@ -102,6 +103,7 @@ class Store:
         self.durable = durable
         self.host = host or leases.default_host()
         self.stop = stop
+        self._prepared = False
         marker = self.root / "store.json"
         if marker.exists():
             layout = decode(marker.read_bytes(), marker).get("layout")
@@ -121,12 +123,15 @@ class Store:
         return self.root / "work" / key[:2] / key
 
     def _prepare(self) -> None:
+        if self._prepared:
+            return
         with explained("create the store", self.root):
             for part in ("runs", "work", "failed", "trash"):
                 (self.root / part).mkdir(parents=True, exist_ok=True)
             marker = self.root / "store.json"
             if not marker.exists():
                 write_new(marker, encode({"layout": _LAYOUT}) + b"\n", self.durable)
+        self._prepared = True
 
     # Looking
 
@@ -149,14 +154,15 @@ class Store:
     def survey(self) -> dict[str, Status]:
         """Return the status of every run and pass that the store knows, by key."""
         found: dict[str, Status] = {}
-        now_ns = self._now_ns()
+        now_ns = self.now_ns()
         for shard in shards(self.root / "work"):
             for work in shard.iterdir():
                 found[work.name] = self._state(work, now_ns)
         found.update(dict.fromkeys(self.runs(), "done"))
         return found
 
-    def _now_ns(self) -> int:
+    def now_ns(self) -> int:
+        """Return the file server's time, this host's where the store may only be read."""
         try:
             return server_now_ns(self.root / "work")
         except OSError:  # a store that may only be read
@@ -164,7 +170,7 @@ class Store:
 
     def _state(self, work: Path, now_ns: int | None) -> Status:
         try:
-            return leases.inspect(work, self.ttl_s, self.host, now_ns or self._now_ns()).state
+            return leases.inspect(work, self.ttl_s, self.host, now_ns or self.now_ns()).state
         except (FileNotFoundError, NotADirectoryError):
             return "new"
 
@@ -215,16 +221,16 @@ class Store:
 
     def scores(self, run_id: str, judge_id: str | None = None) -> list[doc.Beside]:
         """Return the score files of a run, by judge and part."""
-        parts = _parts(self.run_dir(run_id), f"scores.{judge_id or '*'}")
+        parts = doc.parts(self.run_dir(run_id), f"scores.{judge_id or '*'}")
         return [doc.read_beside(path) for path in parts]
 
     def has_scores(self, run_id: str, judge_id: str) -> bool:
         """Return whether a judge has scored a run, at least what was there at the time."""
-        return bool(_parts(self.run_dir(run_id), f"scores.{judge_id}"))
+        return bool(doc.parts(self.run_dir(run_id), f"scores.{judge_id}"))
 
     def top_ups(self, run_id: str) -> list[doc.Beside]:
         """Return the files with completions that were added later, in order."""
-        return [doc.read_beside(path) for path in _parts(self.run_dir(run_id), "completions")]
+        return [doc.read_beside(path) for path in doc.parts(self.run_dir(run_id), "completions")]
 
     def tensor_file(self, run_id: str) -> Path | None:
         """Return the run's safetensors file, None when it has no tensors."""
@@ -271,15 +277,15 @@ class Store:
                 with explained("claim a run", work):
                     work.mkdir(parents=True, exist_ok=True)
                     won = self._take(work, key, retry)
+                if not isinstance(won, Lease):
+                    return won
+                if not task and self.is_published(run_id):  # between our two looks
+                    won.close()
+                    self.discard_work(work)
+                    return "done"
+                return self._start(run_id, task, won, config)
             except (FileNotFoundError, NotADirectoryError):
                 continue  # the directory was moved away under us: the run was just finished
-            if not isinstance(won, Lease):
-                return won
-            if not task and self.is_published(run_id):  # between our two looks
-                won.close()
-                self.discard_work(work)
-                return "done"
-            return self._start(run_id, task, won, config)
         raise StoreError(f"{work} keeps changing: could not claim it in 20 attempts; try again")
 
     def _take(self, work: Path, key: str, retry: bool) -> Lease | Refusal:
@@ -375,7 +381,7 @@ class Store:
                 self._stage(staged, document, tensors)
                 final.parent.mkdir(parents=True, exist_ok=True)
                 claim.check()
-                return _rename_directory(staged, final, self.durable)
+                return rename_directory(staged, final, self.durable)
         finally:
             shutil.rmtree(staged, ignore_errors=True)
 
@@ -473,58 +479,8 @@ class Store:
     def gc(self, older_than_s: float = 86400.0, dry_run: bool = False) -> list[Path]:
         """Remove what dead processes left: temporary files, trash, work of published runs.
 
-        Journals of unfinished runs, failures and damaged runs are kept.
-
         Args:
             older_than_s: Only what was last changed so long ago.
             dry_run: Only tell.
         """
-        limit = (self._now_ns() / 1e9) - older_than_s
-        old = [p for p in self._leftovers() if p.exists() and p.stat().st_mtime < limit]
-        for path in () if dry_run else old:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        return old
-
-    def _leftovers(self) -> Iterator[Path]:
-        yield from (self.root / "trash").glob("*")
-        yield from self.root.glob(f"{TMP_PREFIX}*")
-        for part in ("runs", "work", "failed"):
-            yield from (self.root / part).glob(f"{TMP_PREFIX}*")
-            yield from (self.root / part).glob(f"??/{TMP_PREFIX}*")
-        for shard in shards(self.root / "work"):
-            for work in shard.iterdir():
-                run_id, _, task = work.name.partition(".")
-                if not task and not work.name.startswith(".") and self.is_published(run_id):
-                    yield work
-                else:
-                    yield from work.glob(f"{TMP_PREFIX}*")
-                    yield from work.glob("publish.*")
-
-
-def _parts(directory: Path, stem: str) -> list[Path]:
-    """Return `<stem>.jsonl`, `<stem>.2.jsonl`, ... sorted by judge, then by number."""
-
-    def order(path: Path) -> tuple[str, int]:
-        head, _, number = path.name.removesuffix(".jsonl").rpartition(".")
-        return (head, int(number)) if number.isdecimal() and "." in head else (path.stem, 1)
-
-    return sorted({*directory.glob(f"{stem}.jsonl"), *directory.glob(f"{stem}.*.jsonl")}, key=order)
-
-
-def _rename_directory(staged: Path, final: Path, durable: bool) -> bool:
-    """Rename into place unless a directory that is not empty is there."""
-    try:
-        os.rename(staged, final)
-    except OSError:
-        if not staged.exists() and final.exists():
-            pass  # a repeated request of a network file system: ours arrived
-        elif final.exists() and any(final.iterdir()):
-            return False
-        else:
-            raise
-    if durable:
-        fsync_dir(final.parent)
-    return True
+        return collect(self, older_than_s, dry_run)

@@ -14,7 +14,7 @@ from adversariallm.runs.stress import Settings, stress
 
 def test_killed_and_frozen_workers_lose_nothing_and_publish_once(tmp_path: Path) -> None:
     report = stress(Settings(roots=(str(tmp_path),), kills=12, stops=3, num_runs=16))
-    assert report.problems == []
+    assert report.problems == [], report
     assert sum(report.kills.values()) >= 6
     assert report.stops >= 1
     assert report.acknowledged_steps >= 16 * 20 - sum(report.kills.values())
@@ -25,7 +25,7 @@ def test_many_generations_of_few_contended_runs(tmp_path: Path) -> None:
         roots=(str(tmp_path),), kills=15, stops=6, num_runs=2, num_steps=300, ttl_s=0.4
     )
     report = stress(settings)
-    assert report.problems == []
+    assert report.problems == [], report
     assert report.highest_generation >= 4
 
 

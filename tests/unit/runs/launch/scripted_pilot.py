@@ -1,7 +1,8 @@
 """A pilot whose runs are made up: what it does is told by environment variables.
 
-PACE_S: seconds per step. CRASH_AT: `<folder>:<step>` kills the process there, once, or always where
-ALWAYS is set. FAIL: run id whose run raises.
+PACE_S: seconds per step. GATE: a file without which no step but the first ends. CRASH_AT:
+`<folder>:<step>` kills the process there, once, or always where ALWAYS is set. FAIL: run id whose
+run raises.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def execute(claim: Any) -> dict[str, Any]:
         if claim.run_id == os.environ.get("FAIL"):
             raise ValueError("this run is meant to fail")
         time.sleep(float(os.environ.get("PACE_S", "0")))
+        while index and "GATE" in os.environ and not Path(os.environ["GATE"]).exists():
+            time.sleep(0.05)
         facts = {key: os.environ.get(key) for key in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")}
         steps.append({"step": index, "execution": {"pid": os.getpid(), **facts}})
         claim.append("step", steps[-1])

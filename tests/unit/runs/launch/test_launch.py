@@ -177,11 +177,14 @@ def test_a_signal_ends_a_pilot_between_two_steps_and_nothing_is_lost(
     store = given.store()
     log = tmp_path / "log"
     with log.open("wb") as output:
-        env = {**os.environ, "PACE_S": "0.3"}
+        gate = tmp_path / "gate"
+        env = {**os.environ, "GATE": str(gate)}
         pilot = subprocess.Popen([*COMMAND, str(given.save())], env=env, stderr=output)
-    while not any(p.read_bytes().count(b"\n") > 1 for p in given.root.glob("work/*/*/journal.*")):
+    while not stored_steps(given.root):
         time.sleep(0.02)
     pilot.send_signal(number)
+    time.sleep(0.5)
+    gate.touch()
     assert pilot.wait() == 3
     assert f"stopped='{number.name}'" in log.read_text(encoding="utf-8")
     assert store.status(given.ids[0]) == "released"
@@ -285,22 +288,32 @@ def test_a_failed_run_is_told_with_its_reason(
 def test_an_interrupted_pool_stops_its_workers_and_keeps_their_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PACE_S", "0.2")
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("GATE", str(gate))
     given = batch(tmp_path, 2)
     pool = Pool(given, Launcher(kind="local", workers=2), command=COMMAND)
 
     def interrupt() -> None:
-        while len(list((given.root / "work").glob("*/*/journal.*"))) < 2:
+        while len(stored_steps(given.root)) < 2:
             time.sleep(0.02)
-        time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1.0)
+        gate.touch()  # the steps that both are in the middle of come to an end
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         pool.run()
     thread.join()
-    assert set(given.store().survey().values()) == {"released"}
+    store = given.store()
+    assert set(store.survey().values()) == {"released"}
+    assert stored_steps(given.root) == [2, 2]
+
+
+def stored_steps(root: Path) -> list[int]:
+    """Number of journaled steps of each run that has any."""
+    counts = [path.read_bytes().count(b"\n") - 1 for path in root.glob("work/*/*/journal.*")]
+    return [count for count in counts if count > 0]
 
 
 def test_cores_and_gpus_are_shared_out() -> None:
