@@ -287,7 +287,7 @@ def test_or_bench_80k_is_declared_unverified() -> None:
 
 def test_refusal_direction_parts_share_no_text_and_repeats_get_their_own_id() -> None:
     parts = [
-        {b.goal for b in whole("refusal_direction", type=t, split=s)}
+        {b.goal for b in whole("refusal_direction", type=t, split=s, targets="none")}
         for t in ("harmful", "harmless")
         for s in ("train", "val", "test")
     ]

@@ -32,9 +32,12 @@ def local_files(data_dir: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("JUDGEZOO_CACHE", str(cache))
 
 
-@pytest.fixture
-def mmlu_test(local_files: None) -> Dataset:
-    return load_dataset("mmlu", shuffle=False)
+@pytest.fixture(scope="module")
+def mmlu_test(data_dir: Path, cache: Path) -> Dataset:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ADVERSARIALLM_DATA", str(data_dir))
+        patch.setenv("JUDGEZOO_CACHE", str(cache))
+        return load_dataset("mmlu", shuffle=False)
 
 
 def test_mmlu_has_the_published_counts_and_answer_balance(mmlu_test: Dataset) -> None:
@@ -46,7 +49,9 @@ def test_mmlu_has_the_published_counts_and_answer_balance(mmlu_test: Dataset) ->
     assert max(len(b.goal) for b in mmlu_test) == 4671
 
 
-def test_mmlu_keeps_the_text_none_and_can_drop_repeats(mmlu_test: Dataset) -> None:
+def test_mmlu_keeps_the_text_none_and_can_drop_repeats(
+    mmlu_test: Dataset, local_files: None
+) -> None:
     cells = [c for b in mmlu_test for c in b.extra["choices"]]
     assert cells.count("None") == 10 and all(isinstance(c, str) for c in cells)
     assert len(load_dataset("mmlu", deduplicate=True)) == 13937

@@ -96,12 +96,20 @@ def test_the_training_set_has_pairs_of_harmful_items_and_look_alikes() -> None:
 
 def test_no_wording_is_shared_with_the_starter_sets() -> None:
     """No 4 words or 3 content words in a row, and at most half of the content words."""
-    for row, goal in itertools.product(ROWS, STARTER):
-        mine, theirs = row["prompt"], goal
-        assert not ngrams(words(mine), 4) & ngrams(words(theirs), 4), (mine, theirs)
-        assert not ngrams(content_words(mine), 3) & ngrams(content_words(theirs), 3), (mine, theirs)
-        a, b = set(content_words(mine)), set(content_words(theirs))
-        assert len(a & b) <= min(len(a), len(b)) / 2, (mine, theirs)
+
+    def views(text: str) -> tuple[set[tuple[str, ...]], set[tuple[str, ...]], set[str]]:
+        content = content_words(text)
+        return ngrams(words(text), 4), ngrams(content, 3), set(content)
+
+    theirs = [(goal, *views(goal)) for goal in STARTER]
+    for row in ROWS:
+        four, three, content = views(row["prompt"])
+        for goal, their_four, their_three, their_content in theirs:
+            pair = (row["prompt"], goal)
+            assert not four & their_four, pair
+            assert not three & their_three, pair
+            common = len(content & their_content)
+            assert common <= min(len(content), len(their_content)) / 2, pair
 
 
 def test_long_sentence_patterns_are_not_shared_with_the_starter_sets_either() -> None:
