@@ -188,3 +188,19 @@ def test_words_are_no_edges_where_tokens_span_them(train: Callable[..., Any]) ->
     assert edge is not None and edge.split("ab cd a b") == ["ab cd", "a", "b"]
     tokenizer.add_tokens([AddedToken("left", normalized=False, lstrip=True)])
     assert Codec(tokenizer).edge is None
+
+
+def test_trained_tokenizers_agree_with_the_definition(trained: Any) -> None:
+    import random
+
+    draw = random.Random(0)
+    chat = ChatTokenizer(trained, MARKED)
+    usable = [i for i in range(len(chat.codec)) if i not in chat.codec.added]
+    for prompt in ("the cat", "a dog ", "", "12:45 and", "don't wait.\n"):
+        for slot in (Slot(text=" sat on"), Slot("prefix", "x"), Slot("both", " a", "space")):
+            segments = chat.segments(Conversation.user(prompt), slot)
+            assert segments.input_ids == chat.encode(segments.conversation)
+            n = len(segments.slot_ids)
+            rows = [draw.choices(usable, k=n) for _ in range(100)]
+            keep = chat.reachability(segments)
+            assert list(keep(rows).kept) == [keep.by_definition(r) for r in rows]
