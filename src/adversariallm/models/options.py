@@ -68,6 +68,11 @@ class ModelOptions(FrozenConfig):
     capabilities: dict[str, Any] | None = Field(
         None, description="endpoints: what the server honors; null: the provider's usual set"
     )
+    reuse_replies: bool = Field(
+        True,
+        description="endpoints: take the answer to a request that was paid for before",
+        json_schema_extra=INERT,
+    )
     api_key_env: str | None = Field(
         None,
         description="endpoints: environment variable that holds the key",

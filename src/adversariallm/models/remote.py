@@ -7,7 +7,8 @@ and keys are the backend's; a request that failed is a reply with an error code,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, cast
 
 from adversariallm.core.budget import Usage
 from adversariallm.core.config import stable_hash
@@ -16,6 +17,8 @@ from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.protocols import Needs
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Conversation, FinishReason, ModelInput, Reply
+from adversariallm.models.replies import ReplyCache
+from adversariallm.models.sources import cache_dir
 
 if TYPE_CHECKING:
     from adversariallm.models.card import EndpointCard
@@ -45,7 +48,12 @@ class RemoteModel:
     gives = Needs.TEXT
 
     def __init__(
-        self, backend: EndpointBackend, *, name: str, system_prompt: str | None = None
+        self,
+        backend: EndpointBackend,
+        *,
+        name: str,
+        system_prompt: str | None = None,
+        replies: ReplyCache | None = None,
     ) -> None:
         """Wrap a backend.
 
@@ -53,7 +61,9 @@ class RemoteModel:
             backend: sends the requests.
             name: short name for tables.
             system_prompt: system message for conversations that have none.
+            replies: keeps what was answered, so that no call is paid for twice.
         """
+        self.replies = replies
         self.backend = backend
         self.name = name
         self.system_prompt = system_prompt
@@ -72,7 +82,8 @@ class RemoteModel:
             backend = EndpointBackend(endpoint_config(card, options))
         except JudgezooError as error:
             raise ModelError(f"model {card.name!r}: {error}") from None
-        return cls(backend, name=card.name, system_prompt=options.system_prompt)
+        replies = ReplyCache(cache_dir() / "replies") if options.reuse_replies else None
+        return cls(backend, name=card.name, system_prompt=options.system_prompt, replies=replies)
 
     def identity(self) -> Mapping[str, Any]:
         """Address, model name, abilities and system prompt; the server's weights are unknown."""
@@ -102,11 +113,17 @@ class RemoteModel:
             self._request(item, generation, rng, json_schema)
             for item, rng in zip(inputs, rngs, strict=True)
         ]
+        found = [self.replies.get(r.key) if self.replies else None for r in requests]
+        missing = [i for i, reply in enumerate(found) if reply is None]
         try:
-            replies = self.backend.generate(requests)
+            answers = self.backend.generate([requests[i] for i in missing])
         except BackendError as error:
             raise ConfigError(f"model {self.name!r}: {error}") from None
-        return [_reply(r) for r in replies]
+        for i, answer in zip(missing, answers, strict=True):
+            found[i] = reply = _reply(answer)
+            if self.replies is not None:
+                self.replies.put(requests[i].key, reply)
+        return cast("list[Reply]", found)
 
     def _request(
         self,
@@ -125,7 +142,7 @@ class RemoteModel:
         if self.system_prompt is not None and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": self.system_prompt})
         sampled = generation.temperature > 0 and self.backend.capabilities.seed
-        return ChatRequest(
+        request = ChatRequest(
             messages=tuple(messages),
             max_tokens=generation.max_new_tokens,
             temperature=generation.temperature,
@@ -135,8 +152,9 @@ class RemoteModel:
             seed=rng.seed % (1 << SEED_BITS) if sampled else None,
             schema=json_schema,
             prefill=given.prefill or None,
-            key=stable_hash([list(rng.path), messages]),
         )
+        sample = [list(rng.path), dict(self.identity()), asdict(request)]
+        return replace(request, key=stable_hash(sample))
 
 
 def _refuse_local_options(name: str, generation: GenerationConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from adversariallm.models.identity import identity
 from adversariallm.models.loading import load
 from adversariallm.models.options import ModelOptions, resolve
 from adversariallm.models.remote import RemoteModel
+from adversariallm.models.replies import ReplyCache
 from judgezoo.backends import Capabilities, EndpointBackend, EndpointConfig
 from judgezoo.backends.base import ChatChoice, ChatReply, ChatRequest, Usage
 from judgezoo.backends.wire import CallFailed
@@ -137,6 +139,36 @@ def test_embeddings_are_refused() -> None:
 
     with pytest.raises(NeedsError, match="local model"):
         remote(Driver()).generate([ModelInput(embeddings=torch.zeros(1, 2))], GREEDY, [RNG])
+
+
+def test_a_paid_reply_is_never_paid_for_again(tmp_path: Path) -> None:
+    failed = CallFailed("no", status="provider_error")
+    paid = ChatReply(choices=(ChatChoice(text="c"),), usage=Usage(input_tokens=7))
+    driver = Driver(GOOD, failed, paid)
+    model = remote(driver)
+    model.replies = ReplyCache(tmp_path)
+    streams = [RNG.child(n) for n in range(3)]
+    first = model.generate([ASK] * 3, GREEDY, streams)
+    assert [r.error for r in first] == [None, "provider_error", None]
+    again = model.generate([ASK] * 3, GREEDY, streams)
+    assert len(driver.sent) == 4  # only the failed one is sent once more
+    assert (again[0], again[2]) == (first[0], first[2])
+    assert again[2].usage.tokens_processed == 7
+    for path in tmp_path.rglob("*.json"):
+        path.write_text("damaged", encoding="utf-8")
+    model.generate([ASK], GREEDY, streams[:1])
+    assert len(driver.sent) == 5
+
+
+def test_another_option_or_sample_is_another_request(tmp_path: Path) -> None:
+    driver = Driver()
+    model = remote(driver)
+    model.replies = ReplyCache(tmp_path)
+    model.generate([ASK], GREEDY, [RNG])
+    model.generate([ASK], GREEDY, [RNG.child(1)])
+    model.generate([ASK], GenerationConfig(max_new_tokens=8), [RNG])
+    model.generate([ASK], GREEDY, [RNG], json_schema={"type": "object"})
+    assert len(driver.sent) == 4
 
 
 def test_a_name_with_a_provider_is_an_endpoint() -> None:
