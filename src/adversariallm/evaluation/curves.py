@@ -109,6 +109,6 @@ def success_curve(
         n[i] = len(scored)
         if scored:
             interval = clustered_rate(scored, local, "clopper_pearson" if joint else "wilson")
-            value[i] = np.mean([np.mean(c) for c in scored])
+            value[i] = sum(sum(c) / len(c) for c in scored) / len(scored)
             low[i], high[i] = interval.low, interval.high
     return Curve(axis, spend, x, value, low, high, n, band, level)

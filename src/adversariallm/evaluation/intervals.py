@@ -110,7 +110,7 @@ def clustered_rate(
         raise ValueError(
             "a cluster without trials has no rate; leave it out and count it as unscored"
         )
-    means = np.array([float(np.mean(c)) for c in clusters])
+    means = np.array([sum(c) / len(c) for c in clusters])
     n, trials = len(means), sum(len(c) for c in clusters)
     p = float(means.mean())
     size = float(n)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adversariallm.core.budget import Ledgers
 from adversariallm.evaluation.facts import Document, JudgeView, Metric, judge_view
 
 Floats = NDArray[np.float64]
@@ -142,8 +141,14 @@ def _trial(
 
 
 def _cost(ledgers: Mapping[str, Any], phases: tuple[str, ...]) -> dict[str, float]:
-    used = Ledgers.from_dict(ledgers).total(*phases)
-    return {"queries": used.queries, "flops": used.flops, "tokens": used.tokens}
+    # Plain sums: a large store has hundreds of thousands of steps, too many for Usage objects.
+    total = {"queries": 0.0, "flops": 0.0, "tokens": 0.0}
+    for phase in phases:
+        for used in ledgers.get(phase, {}).values():
+            total["queries"] += used.get("queries", 0)
+            total["flops"] += used.get("flops", 0)
+            total["tokens"] += used.get("tokens_processed", 0) + used.get("tokens_generated", 0)
+    return total
 
 
 def _search_cost(document: Document) -> dict[int, dict[str, float]]:

@@ -13,6 +13,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +23,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from adversariallm.core.budget import PHASES, Ledgers, Usage
+from adversariallm.core.errors import ConfigError
 from adversariallm.evaluation.curves import Axis, success_curve
 from adversariallm.evaluation.facts import (
     METRIC_TITLES,
@@ -32,8 +34,11 @@ from adversariallm.evaluation.facts import (
     flatten,
     group_by_setting,
 )
+from adversariallm.evaluation.flags import raise_flags
 from adversariallm.evaluation.trials import Trial, trials_of
 from adversariallm.reporting.charts import Series, curve_chart, rate_chart
+from adversariallm.reporting.details import setting_tables
+from adversariallm.reporting.safety import safety_utility
 from adversariallm.reporting.summary import summarize
 from adversariallm.reporting.tables import Table
 from adversariallm.reporting.text import percent, quantity, visible, visible_line
@@ -82,13 +87,25 @@ def render_report(documents: Iterable[Document], *, threshold: float | None = No
         policy=_policy(style, script),
         style=Markup(style),  # noqa: S704
         script=Markup(script),  # noqa: S704
-        data=_json({"settings": names, "transcripts": transcripts(ordered, owners)}),
+        data=_json(
+            {
+                "settings": names,
+                "sets": [visible_line(s.dataset) for s, _ in groups],
+                "transcripts": transcripts(ordered, owners),
+            }
+        ),
         version=version("adversariallm"),
         num_runs=len(documents),
         num_settings=len(groups),
         table=table,
         charts=_charts(groups, labels, threshold),
         rates=_rates(table),
+        flags=raise_flags(ordered),
+        safety=_safety(documents),
+        details=[
+            (n, setting_tables(g, threshold=threshold))
+            for n, (_, g) in zip(names, groups, strict=True)
+        ],
         ledgers=[_ledger(n, s, g) for n, (s, g) in zip(names, groups, strict=True)],
         settings=[_configuration(n, s, g) for n, (s, g) in zip(names, groups, strict=True)],
     )
@@ -203,6 +220,16 @@ def _rates(table: Table) -> list[dict[str, Any]]:
             svg = Markup(rate_chart(rows, title))  # noqa: S704
             found.append({"title": title, "svg": svg, "help": RATE_HELP[metric]})
     return found
+
+
+def _safety(documents: Sequence[Document]) -> Table | None:
+    """One row per model and defense; rows of their own where one name stands for several setups."""
+    try:
+        table = safety_utility(documents)
+    except ConfigError as error:
+        table = safety_utility(documents, separate=True)
+        table = replace(table, notes=(*table.notes, str(error)))
+    return table if len(table.columns) > 4 and table.rows else None
 
 
 RATE_HELP: Mapping[Metric, str] = {

@@ -41,6 +41,8 @@ def _transcript(
 ) -> dict[str, Any]:
     behavior, steps = run["behavior"], run["steps"]
     kept = chosen_steps(steps, behavior, limit)
+    mark = _mark(steps, behavior)
+    won = [s["step"] for s in steps if _hit(s, behavior)]
     return {
         "setting": setting,
         "run": document["run_id"],
@@ -50,7 +52,9 @@ def _transcript(
         "goal": visible(str(behavior.get("goal", ""))),
         "category": visible_line(str(behavior.get("category") or "")),
         "harmful": bool(behavior.get("harmful", True)),
-        "mark": _mark(steps, behavior),
+        "mark": mark,
+        "short": f"at step {won[0]}" if won else mark or "no",
+        "prompt": _messages(run["original_prompt"]),
         "total_steps": len(steps),
         "steps": [_step(steps[i], behavior) for i in kept],
     }
@@ -99,7 +103,10 @@ def _mark(steps: Sequence[Mapping[str, Any]], behavior: Mapping[str, Any]) -> st
                 return "wrong"
             if view.metric(behavior) == "over_refusal":
                 return "refused"
-    return ""
+    known = [
+        v for s in steps for k in range(len(s["model_completions"])) for v in _scores(s, k).values()
+    ]
+    return "" if any(v is not None for v in known) else "unscored"
 
 
 def _scored_harmful(step: Mapping[str, Any], k: int, behavior: Mapping[str, Any]) -> bool:
@@ -117,11 +124,8 @@ def _step(step: Mapping[str, Any], behavior: Mapping[str, Any]) -> dict[str, Any
     shown: dict[str, Any] = {
         "step": step["step"],
         "loss": step["loss"],
-        "input": None
-        if messages is None
-        else [
-            {"role": visible_line(m["role"]), "content": visible(m["content"])} for m in messages
-        ],
+        "input": None if messages is None else _messages(messages),
+        "tokens": len(step.get("model_input_tokens") or ()),
         "flags": [visible_line(f) for f in step.get("flags", ())],
         "answers": [
             _answer(step, k, text, behavior) for k, text in enumerate(step["model_completions"])
@@ -130,6 +134,10 @@ def _step(step: Mapping[str, Any], behavior: Mapping[str, Any]) -> dict[str, Any
     if step.get("prefill"):
         shown["prefill"] = visible(step["prefill"])
     return shown
+
+
+def _messages(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    return [{"role": visible_line(m["role"]), "content": visible(m["content"])} for m in messages]
 
 
 def _answer(

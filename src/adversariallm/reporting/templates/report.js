@@ -96,7 +96,7 @@
       view.append(make("p", "hint", `${t.steps.length} of ${t.total_steps} steps are in this report; run.json has all.`));
     }
     view.append(body);
-    fill(body, t.steps[0]);
+    fill(t, body, t.steps[0]);
   }
 
   function slider(t, body) {
@@ -112,7 +112,7 @@
       const step = t.steps[Number(input.value)];
       output.textContent = `${step.step}, loss ${number(step.loss)}`;
       input.setAttribute("aria-valuetext", `step ${step.step}`);
-      fill(body, step);
+      fill(t, body, step);
     };
     input.addEventListener("input", update);
     label.append(input);
@@ -121,14 +121,33 @@
     return row;
   }
 
-  function fill(body, step) {
+  function fill(t, body, step) {
     body.replaceChildren();
     if (step.flags.length) body.append(make("p", "hint", `flags: ${step.flags.join(", ")}`));
     if (step.input === null) body.append(make("p", "empty", "The input is embeddings; no text stands for it."));
-    for (const message of step.input || []) body.append(block("turn", message.role, message.content));
+    (step.input || []).forEach((message, i) => {
+      const box = block("turn", message.role, message.content);
+      const asked = t.prompt[i];
+      if (asked && asked.role === message.role) markAttack(box.lastChild, asked.content, message.content);
+      body.append(box);
+    });
+    if (step.tokens) body.append(make("p", "hint", `${step.tokens} tokens sent`));
     if (step.prefill) body.append(block("turn", "assistant (already said)", step.prefill));
     if (step.answers.length === 0) body.append(make("p", "empty", "No answer was sampled at this step."));
     step.answers.forEach((answer, k) => body.append(answerBlock(answer, k, step.answers.length)));
+  }
+
+  // Marks what differs from the request as it stands in the data set.
+  function markAttack(place, asked, sent) {
+    if (asked === sent) return;
+    let start = 0;
+    while (start < asked.length && start < sent.length && asked[start] === sent[start]) start += 1;
+    let end = 0;
+    const most = Math.min(asked.length, sent.length) - start;
+    while (end < most && asked[asked.length - 1 - end] === sent[sent.length - 1 - end]) end += 1;
+    const middle = make("mark", "attacktext", sent.slice(start, sent.length - end));
+    middle.title = "differs from the request in the data set";
+    place.replaceChildren(sent.slice(0, start), middle, sent.slice(sent.length - end));
   }
 
   function block(className, role, text) {
@@ -162,6 +181,68 @@
       text.replaceWith(button);
     }
     return box;
+  }
+
+  // Behaviors by setting: filled when the section comes near, because most readers never scroll there.
+  const bySet = document.getElementById("matrix-set");
+  const matrix = document.getElementById("matrix");
+  for (const name of new Set(data.sets)) bySet.append(option(name, name));
+
+  function fillMatrix() {
+    const columns = data.settings.map((_, i) => i).filter((i) => data.sets[i] === bySet.value);
+    const rows = new Map();
+    for (const t of data.transcripts) {
+      if (data.sets[t.setting] !== bySet.value) continue;
+      if (!rows.has(t.id)) rows.set(t.id, new Map());
+      const cells = rows.get(t.id);
+      if (!cells.has(t.setting)) cells.set(t.setting, []);
+      cells.get(t.setting).push(t);
+    }
+    const head = make("tr");
+    head.append(make("th", "", "behavior"), ...columns.map((i) => {
+      const th = make("th", "", data.settings[i]);
+      th.scope = "col";
+      return th;
+    }));
+    const thead = make("thead");
+    thead.append(head);
+    const tbody = make("tbody");
+    for (const [id, cells] of rows) {
+      const row = make("tr");
+      const th = make("th", "", id);
+      th.scope = "row";
+      row.append(th, ...columns.map((i) => matrixCell(cells.get(i) || [])));
+      tbody.append(row);
+    }
+    matrix.replaceChildren(thead, tbody);
+  }
+
+  function matrixCell(found) {
+    const cell = make("td");
+    for (const t of found) {
+      const bad = t.mark !== "" && t.mark !== "unscored";
+      const button = make("button", `cell ${bad ? "bad" : t.mark}`, t.short);
+      if (t.mark === "unscored") button.classList.add("unknown");
+      button.setAttribute("aria-label", `${t.id}, ${data.settings[t.setting]}: ${t.short}`);
+      button.addEventListener("click", () => {
+        show(t);
+        view.scrollIntoView({ block: "start" });
+        view.focus({ preventScroll: true });
+      });
+      cell.append(button);
+    }
+    return cell;
+  }
+
+  bySet.addEventListener("change", fillMatrix);
+  if (data.sets.length) {
+    const watcher = new IntersectionObserver((entries) => {
+      if (entries.some((e) => e.isIntersecting)) {
+        watcher.disconnect();
+        fillMatrix();
+      }
+    }, { rootMargin: "600px" });
+    watcher.observe(matrix.parentElement);
   }
 
   for (const control of [bySetting, byOutcome]) control.addEventListener("change", filter);
