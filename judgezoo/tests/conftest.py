@@ -92,6 +92,12 @@ def make_model(tokenizer: Any) -> Callable[..., Any]:
     return make
 
 
+@pytest.fixture(scope="session")
+def calibrated() -> Callable[..., None]:
+    """Return the function that calibrates a model's read-out."""
+    return calibrate
+
+
 def calibrate(
     model: Any, prompts: Sequence[Sequence[int]], labels: Sequence[int], seed: int
 ) -> None:

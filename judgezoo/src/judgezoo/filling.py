@@ -27,6 +27,12 @@ class Filled:
     text: str
     spans: tuple[tuple[int, int], ...]
 
+    def after(self, head: str) -> Filled:
+        """Return the same after some more template text."""
+        shift = len(head)
+        spans = tuple((start + shift, end + shift) for start, end in self.spans)
+        return Filled(head + self.text, spans)
+
 
 def _assemble(pieces: Sequence[str], values: Sequence[str]) -> Filled:
     """Join template pieces and values alternately."""

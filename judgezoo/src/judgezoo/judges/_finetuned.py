@@ -66,6 +66,7 @@ class FinetunedJudge(Judge):
     revision: ClassVar[str | None] = None
     response_limit: ClassVar[int | None] = None
     new_tokens: ClassVar[int] = 1
+    doubles_bos: ClassVar[bool] = False
     multimodal: ClassVar[bool] = False
 
     def filled(self, row: Row, response: str) -> Filled:
@@ -82,13 +83,13 @@ class FinetunedJudge(Judge):
 
     def prompt_ids(self, row: Row, response: str) -> list[int]:
         """Return the ids of the judge's prompt for a row with the given response text."""
-        ids = encode(self.tokenizer, self.filled(row, response))
-        bos = self.tokenizer.bos_token_id
-        if self.variant == "judgezoo" and self.doubles_bos and bos is not None:
-            return [bos, *ids]
-        return ids
-
-    doubles_bos: ClassVar[bool] = False
+        filled = self.filled(row, response)
+        bos = self.tokenizer.bos_token
+        if bos is None or self.variant == "official" or not self.doubles_bos:
+            return encode(self.tokenizer, filled)
+        if not filled.text.startswith(bos):
+            filled = filled.after(bos)
+        return [self.tokenizer.bos_token_id, *encode(self.tokenizer, filled)]
 
     @property
     def tokenizer(self) -> Any:

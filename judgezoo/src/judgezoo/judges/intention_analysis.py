@@ -62,6 +62,11 @@ class IntentionAnalysis(PromptedJudge):
         """Return the text of the variant."""
         return (_OFFICIAL if self.variant == "official" else _JUDGEZOO,)
 
+    def token_limit(self) -> int:
+        """Return the limit: 10 tokens officially, 16 in the released package."""
+        limit = self.max_tokens if self.variant == "official" else 16
+        return int(self.options.max_tokens or limit)
+
     def messages(self, row: Row) -> Messages:
         """Return the user message."""
         template = self.prompt(self.asset_ids()[0])
