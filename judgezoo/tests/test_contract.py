@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import judgezoo
+import judgezoo.assets
+import judgezoo.backends
 from judgezoo import ERROR_CODES, Judge
 from judgezoo.errors import InvalidOption, UnknownName
 from judgezoo.testing import chat
@@ -113,3 +116,18 @@ def test_importing_and_listing_load_no_model_library_and_no_sdk() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_readme_names_every_judge_and_code_and_its_first_example_is_true() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in readme for name in judgezoo.list_judges())
+    assert all(f"`{code}`" in readme for code in ERROR_CODES)
+    refusal = chat("What is the capital of France?", "I'm sorry, but I can't help with that.")
+    scores = Judge.from_name("refusal_prefix")([refusal])
+    assert f"# {scores}" in readme
+
+
+def test_the_public_names_are_what_is_exposed() -> None:
+    for module in (judgezoo, judgezoo.backends, judgezoo.assets):
+        assert all(hasattr(module, name) for name in module.__all__)
+        assert list(module.__all__) == sorted(module.__all__)

@@ -221,6 +221,14 @@ def test_prefill_is_the_last_turn(server: StubServer) -> None:
     assert sent["continue_final_message"] is True and sent["add_generation_prompt"] is False
 
 
+def test_a_repeated_prefill_is_cut_off_and_an_ignored_n_is_noticed(server: StubServer) -> None:
+    server.answer = lambda n, p, b: (200, {}, completion("Verdict: safe"))
+    backend, _ = endpoint(server, capabilities=Capabilities(prefill="assistant_turn"))
+    assert backend.generate([ask(prefill="Verdict:")])[0].text == " safe"
+    reply = backend.generate([ask(n=2)])[0]
+    assert reply.status == "provider_error" and "set capabilities n=false" in (reply.error or "")
+
+
 def test_anthropic_moves_system_text_and_merges_turns(server: StubServer) -> None:
     pytest.importorskip("anthropic")
     message = {

@@ -197,7 +197,7 @@ class EndpointBackend:
             timeout_s = max(0.001, min(self.config.timeout_s, deadline - sent_at))
             outcome: ChatReply | CallFailed
             try:
-                outcome = self._driver.call(request, timeout_s)
+                outcome = _checked(self._driver.call(request, timeout_s), request)
             except CallFailed as error:
                 outcome = error
             latency_s = self._clock.now() - sent_at
@@ -236,6 +236,22 @@ class EndpointBackend:
             + usage.cached_tokens * cached_price
             + usage.output_tokens * config.output_price
         ) / 1e6
+
+
+def _checked(reply: ChatReply, request: ChatRequest) -> ChatReply:
+    """Refuse a reply with too few samples and cut off a repeated prefill.
+
+    Some servers ignore ``n``, some repeat the beginning that they were asked to continue.
+    """
+    if len(reply.choices) != request.n:
+        raise CallFailed(
+            f"asked for {request.n} samples, got {len(reply.choices)}; set capabilities n=false"
+        )
+    head = request.prefill
+    if not head or not any(choice.text.startswith(head) for choice in reply.choices):
+        return reply
+    choices = (replace(choice, text=choice.text.removeprefix(head)) for choice in reply.choices)
+    return replace(reply, choices=tuple(choices))
 
 
 def _make_driver(config: EndpointConfig) -> Driver:
