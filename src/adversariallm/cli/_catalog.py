@@ -34,7 +34,7 @@ def _plugins(registry: Registry) -> list[Row]:
     broken = registry.broken()
     for name, origin in origins.items():
         if name in broken:
-            rows.append({"name": name, "summary": f"cannot be imported: {broken[name]}"})
+            rows.append({"name": name, "summary": broken[name]})
         else:
             rows.append({**_info(registry.load(name).INFO), "origin": origin})
     return rows

@@ -83,16 +83,13 @@ class Registry:
     def load(self, name: str) -> ModuleType:
         """Import the module of plug-in `name` and check that it defines what the kind requires."""
         name = self.resolve(name)
-        external = self._external()
-        if name in external:
-            loaded = external[name].load()
-            module = (
-                loaded
-                if isinstance(loaded, ModuleType)
-                else importlib.import_module(loaded.__module__)
-            )
-        else:
-            module = importlib.import_module(f"{self.package}.{name}")
+        try:
+            module = self._import(name)
+        except Exception as error:
+            raise ConfigError(
+                f"{self.kind} plug-in {name!r} ({self.origins()[name]}) cannot be imported: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         missing = [r for r in self.requires if not hasattr(module, r)]
         if missing:
             raise ConfigError(
@@ -101,14 +98,23 @@ class Registry:
             )
         return module
 
+    def _import(self, name: str) -> ModuleType:
+        external = self._external()
+        if name not in external:
+            return importlib.import_module(f"{self.package}.{name}")
+        loaded = external[name].load()
+        if isinstance(loaded, ModuleType):
+            return loaded
+        return importlib.import_module(loaded.__module__)
+
     def broken(self) -> dict[str, str]:
         """Plug-ins that cannot be imported, with the reason; for `doctor`."""
         out: dict[str, str] = {}
         for name in self.names():
             try:
                 self.load(name)
-            except Exception as error:  # noqa: BLE001  -- a stranger's import may raise anything
-                out[name] = f"{type(error).__name__}: {error}"
+            except ConfigError as error:
+                out[name] = str(error)
         return out
 
 

@@ -209,7 +209,7 @@ class _Planner:
     def runs(self, settings: Settings, overrides: tuple[str, ...]) -> Iterator[Planned]:
         """The runs of one point."""
         everything = settings.attack == "all"
-        for name in ATTACKS.names() if everything else [ATTACKS.resolve(settings.attack)]:
+        for name in self._every_attack() if everything else [ATTACKS.resolve(settings.attack)]:
             # everything but the seed is worked out once for all seeds
             seedless = settings.model_copy(update={"seed": 0})
             try:
@@ -221,6 +221,13 @@ class _Planner:
                 self.refused.setdefault(str(error), Skipped(name, str(error)))
                 continue
             yield from _runs(case, settings)
+
+    def _every_attack(self) -> list[str]:
+        """Names of the attacks that can be imported; the others are refused once."""
+        broken: dict[str, str] = self._once(("broken",), ATTACKS.broken)
+        for name, reason in broken.items():
+            self.refused.setdefault(reason, Skipped(name, reason))
+        return [name for name in ATTACKS.names() if name not in broken]
 
     def _case(self, attack: str, settings: Settings, overrides: tuple[str, ...]) -> _Case:
         info: AttackInfo = ATTACKS.load(attack).INFO

@@ -168,11 +168,13 @@ def test_unmet_needs_are_refused_with_reason_and_remedy() -> None:
 
 
 def test_all_attacks_leaves_out_what_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["direct", "greedy_gradient", "toy", "universal"]
+    names = ["broken", "direct", "greedy_gradient", "toy", "universal"]
     monkeypatch.setattr(plugins.Registry, "names", lambda self: names)
+    monkeypatch.setattr(plugins.Registry, "broken", lambda self: {"broken": "no library"})
     found = planned("attack=all", where=sources(gives=Needs.TEXT))
     assert {"toy", "universal", "direct"} == {r.task.spec.attack.name for r in found.todo}
     assert any("greedy_gradient" in s.reason for s in found.skipped)
+    assert any(s.reason == "no library" for s in found.skipped)
 
 
 def test_ensembles_and_helpers_are_part_of_the_run() -> None:
