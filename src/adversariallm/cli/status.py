@@ -12,25 +12,34 @@ import typer
 def command(
     store: Annotated[Path, typer.Argument(help="the folder given as out=")] = Path("out"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Read every stored file whole.")] = False,
 ) -> None:
     """Count the runs of a store by state, with failures and damaged runs; 1 where there are any."""
     from adversariallm.cli._console import say, say_json
     from adversariallm.cli._stores import existing_store
+    from adversariallm.runs.index import Index
+    from adversariallm.runs.launch.progress import overview
 
     found = existing_store(store)
     states = Counter(found.survey().values())
-    failed, damaged = found.failed(), found.damaged()
+    failed = found.failed()
+    damaged = found.damaged() if check else Index(found).problems()
+    batches = overview(found)
     if as_json:
         say_json(
             {
                 "states": dict(states),
                 "failed": {f.key: f.error for f in failed},
                 "damaged": damaged,
+                "batches": {batch.name: dict(batch.states) for batch in batches},
             }
         )
     else:
         for state, count in sorted(states.items()):
             say(f"{count:6d} {state}: {_MEANING.get(state, '')}")
+        for batch in batches:
+            parts = ", ".join(f"{count} {state}" for state, count in sorted(batch.states.items()))
+            say(f"batch {batch.name}: {parts} (logs: {batch.folder})")
         for failure in failed:
             say(f"failed {failure.key}: {failure.error} (details: {failure.path})")
         for run_id, problem in damaged.items():

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,21 @@ def test_the_second_to_publish_loses_even_when_it_passed_every_check(
     assert first.publish(document(3))
     assert late.publish(document(1)) is False
     assert len(store.read(RUN)["runs"][0]["steps"]) == 3
+
+
+def test_the_clock_of_a_host_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = claimed(Store(tmp_path))
+    for skew_s in (-1e6, 1e6):
+        monkeypatch.setattr(time, "time", lambda skew_s=skew_s: 1.7e9 + skew_s)
+        monkeypatch.setattr(time, "time_ns", lambda skew_s=skew_s: int((1.7e9 + skew_s) * 1e9))
+        other = Store(tmp_path, host="with a wrong clock")
+        assert other.status(RUN) == "held"
+        assert other.claim(RUN, {}) == "held"
+    os.utime(holder.work / "lease.000001", (1, 1))
+    assert other.status(RUN) == "expired"
+    holder.release()
 
 
 def test_a_dead_process_on_this_host_loses_its_lease_at_once(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ class Batch:
             "judges": self.judges,
             "ttl_s": self.ttl_s,
             "compression": self.compression,
+            "ids": self.ids,
         }
         path = self.folder / "tasks.jsonl"
         scratch = path.with_name(f".tmp.{uuid.uuid4().hex}")
@@ -87,8 +88,10 @@ class Batch:
             StoreError: There is none.
         """
         try:
-            head, *lines = path.read_bytes().splitlines()
+            first, *lines = path.read_bytes().splitlines()
         except (OSError, ValueError) as error:
             raise StoreError(f"{path} holds no plan ({error}); repeat the command") from None
         tasks = tuple(RunTask.model_validate_json(line) for line in lines)
-        return cls(root=path.absolute().parents[2], tasks=tasks, **decode(head, path))
+        head = decode(first, path)
+        head.pop("ids")
+        return cls(root=path.absolute().parents[2], tasks=tasks, **head)

@@ -6,11 +6,43 @@ caller.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
+from adversariallm.runs.files import decode
 from adversariallm.runs.launch.batch import Batch
 from adversariallm.runs.store import Store
 from adversariallm.runs.worker import Outcome
+
+
+@dataclass(frozen=True)
+class Overview:
+    """How far one batch is.
+
+    Attributes:
+        name: Of the batch.
+        states: Number of its runs in each state; those that nobody claimed yet are `new`.
+        folder: Where its logs are.
+    """
+
+    name: str
+    states: Counter[str]
+    folder: Path
+
+
+def overview(store: Store) -> list[Overview]:
+    """Return how far every batch in a store is, by the time it was last started."""
+    known = store.survey()
+    found = []
+    plans = sorted(store.root.glob("plans/*/tasks.jsonl"), key=lambda path: path.stat().st_mtime)
+    for path in plans:
+        with path.open("rb") as file:
+            head = decode(file.readline(), path)
+        states = Counter[str](known.get(run_id, "new") for run_id in head["ids"])
+        found.append(Overview(head["name"], states, path.parent))
+    return found
 
 
 class Follower:

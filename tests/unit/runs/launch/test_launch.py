@@ -23,7 +23,7 @@ from adversariallm.runs.launch.batch import Batch
 from adversariallm.runs.launch.options import Launcher
 from adversariallm.runs.launch.pilot import Stopper, fly
 from adversariallm.runs.launch.pool import Pool, environments, visible_gpus
-from adversariallm.runs.launch.progress import Follower
+from adversariallm.runs.launch.progress import Follower, overview
 from adversariallm.runs.spec import BehaviorSet, ModelSpec, PluginSpec, RunSpec, RunTask
 from adversariallm.runs.store import Store
 from adversariallm.runs.worker import Outcome
@@ -344,6 +344,19 @@ def test_a_follower_reports_each_run_once(tmp_path: Path, scripted: Any) -> None
     assert [o.ending for o in told] == ["done"]
     assert not follower.done
     assert [o.ending for o in follower.finish()] == ["done", "lost"]
+
+
+def test_a_store_tells_how_far_its_batches_are(tmp_path: Path, scripted: Any) -> None:
+    given = batch(tmp_path, 3)
+    given.save()
+    store = given.store()
+    scripted.one(store, given.tasks[0])
+    claim = store.claim(given.ids[1], {})
+    (found,) = overview(store)
+    assert (found.name, dict(found.states)) == ("name", {"done": 1, "held": 1, "new": 1})
+    assert isinstance(claim, Claim)
+    claim.release()
+    assert overview(Store(tmp_path / "empty")) == []
 
 
 # Slurm, without a cluster; tests/slurm has the real one
