@@ -44,7 +44,8 @@ lock:
 	mv requirements.lock.new requirements.lock
 
 model: $(STAMP)
-	$(BIN)/python -m adversariallm.models.fetch smollm2-135m
+	@echo "looking for smollm2-135m in the cache (the first time: 93 MB, about half a minute)"
+	TQDM_DISABLE=1 $(BIN)/python -m adversariallm.models.fetch smollm2-135m
 
 demo: $(STAMP) model
 	$(BIN)/python examples/demo.py $(ARGS)

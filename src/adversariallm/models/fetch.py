@@ -9,11 +9,16 @@ import sys
 
 from adversariallm.core.errors import AdversariaLLMError
 from adversariallm.models.card import get_card
-from adversariallm.models.sources import fetch
+from adversariallm.models.sources import fetch, plain_lines
 
 
 def main(names: list[str]) -> int:
     """Fetch each named model; 1 where one cannot be had."""
+    with plain_lines():
+        return _fetch_all(names)
+
+
+def _fetch_all(names: list[str]) -> int:
     for name in names:
         try:
             card = get_card(name)

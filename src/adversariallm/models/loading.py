@@ -123,7 +123,8 @@ def load_weights(card: ModelCard, options: ModelOptions) -> Any:
     if quantization is not None:
         arguments["quantization_config"] = quantization
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, **arguments)
+        with sources.plain_lines():
+            model = AutoModelForCausalLM.from_pretrained(folder, **arguments)
     except (OSError, ValueError, ImportError) as error:
         raise ModelError(f"model {card.name!r} cannot be loaded from {folder}: {error}") from error
     if card.adapter is not None:

