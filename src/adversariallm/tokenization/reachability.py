@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from adversariallm.core.errors import TemplateError
@@ -104,8 +105,7 @@ class ReachabilityFilter:
         index = self._turn + len(chat.prepare(segments.conversation)) - len(segments.conversation)
         span, self._trim = rendered.spans[index], rendered.trims[index]
         self._left, self._right = rendered.text[: span.start], rendered.text[span.end :]
-        self._text, self._content = rendered.text, content
-        self._window: Window = find_window(chat, segments, rendered.text)
+        self._text = rendered.text
         self._watched = chat.template.inspected
         self._always_render = self._is_watched([content[s.start : s.end] for s in self._slots])
 
@@ -156,7 +156,9 @@ class ReachabilityFilter:
             texts.append(text[len(slot.lead) :])
         return tuple(texts)
 
-    # Internals
+    @cached_property
+    def _window(self) -> Window:
+        return find_window(self.chat, self.segments, self._text)
 
     def _texts(self, rows: list[list[int]]) -> list[tuple[str, ...] | None]:
         """`texts_of` for all rows, from the table of token texts where that is exact."""
