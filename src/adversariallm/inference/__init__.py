@@ -15,16 +15,22 @@ Public shapes (everything else in this package is private to it):
     engine.hidden_states(inputs, positions)      # residual stream [W, L + 1, n, d]
     with engine.editing(without_direction(v)):   # ablation in all calls inside
     MicroBatcher(engine).generate(requests)      # threads share batches
+    JsonSchema(tokenizer, V, schema), guarded(V, inner)   # Request.constraint, for helpers only
+    generate_ragged, candidate_losses, token_gradients    # functions on plain models
+    inference.losses                                      # objectives, pure functions
 
 `prefix` is `Prefix()` where nothing is shared; `candidates` are the ids between prefix and target
 (slot and tail), ragged; the target is given apart. It knows nothing of chat templates, attacks,
 budgets as limits, or model names.
 """
 
+from adversariallm.inference.constrained import JsonSchema, guarded
 from adversariallm.inference.engine import Engine
+from adversariallm.inference.functions import candidate_losses, generate_ragged, token_gradients
 from adversariallm.inference.hidden import without_direction
 from adversariallm.inference.numerics import SAFE_POLICY, RowPolicy
 from adversariallm.inference.prefix import Prefix
+from adversariallm.inference.queue import MicroBatcher
 from adversariallm.inference.requests import Constraint, Generation, Request
 from adversariallm.inference.selfcheck import Report
 
@@ -33,9 +39,15 @@ __all__ = [
     "Constraint",
     "Engine",
     "Generation",
+    "JsonSchema",
+    "MicroBatcher",
     "Prefix",
     "Report",
     "Request",
     "RowPolicy",
+    "candidate_losses",
+    "generate_ragged",
+    "guarded",
+    "token_gradients",
     "without_direction",
 ]

@@ -152,6 +152,9 @@ def ragged_attention(
         attend(query[b.rows], b, scale=scale, window=sliding_window, softcap=softcap, sinks=s_aux)
         for b in plan.blocks(int(module.layer_idx), key, value)  # type: ignore[arg-type]
     ]
+    missing = len(query) - sum(len(o) for o in outputs)
+    if missing:  # rows that only fill a tile
+        outputs.append(outputs[0].new_zeros(missing, *outputs[0].shape[1:]))
     out = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return out.transpose(1, 2).contiguous(), None
 

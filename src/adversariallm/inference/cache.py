@@ -121,19 +121,22 @@ class RaggedStore:
 class StorePlan:
     """New positions are written to consecutive rows of a store, and every row sees its own keys."""
 
-    def __init__(self, store: RaggedStore, first: int, positions: torch.Tensor) -> None:
+    def __init__(
+        self, store: RaggedStore, first: int, positions: torch.Tensor, ends: Sequence[int]
+    ) -> None:
         """Plan a forward pass of `T` positions for each of `B` rows.
 
         Args:
-            store: where keys are kept.
-            first: store row of batch row 0; the others follow.
-            positions: `[B, T]` positions.
+            store: where keys are kept; one position wider than the longest row.
+            first: store row of batch row 0; the others follow. Batch rows beyond `B` are padding.
+            positions: `[B, T]` positions; what lies at or beyond a row's end is padding.
+            ends: where each row ends after this pass; decides how many keys it sees.
         """
         self.store = store
         self.first = first
-        self.positions = positions
+        self.positions = positions.clamp(max=store.width - 1)
         self.index = torch.arange(first, first + positions.shape[0])
-        widths = [key_width(int(p) + 1) for p in positions[:, -1]]
+        widths = [key_width(end) for end in ends]
         cuts = [0, *(i for i in range(1, len(widths)) if widths[i] != widths[i - 1]), len(widths)]
         self.groups = [
             (slice(a, b), min(widths[a], store.width)) for a, b in zip(cuts, cuts[1:], strict=False)
@@ -142,7 +145,8 @@ class StorePlan:
 
     def blocks(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> list[Block]:
         """Write, then give one block per run of rows with equal width."""
-        self.store.write(layer, self.index, self.positions, keys, values)
+        count = len(self.index)
+        self.store.write(layer, self.index, self.positions, keys[:count], values[:count])
         out = []
         for (rows, width), masks in zip(self.groups, self.masks, strict=True):
             stored = slice(self.first + rows.start, self.first + rows.stop)

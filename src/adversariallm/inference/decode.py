@@ -37,6 +37,7 @@ class Row:
     stop_string: str | None = None
     error: str | None = None
     executed: int = 0
+    reported: bool = False
 
     @property
     def position(self) -> int:
@@ -100,8 +101,20 @@ class Row:
         )
 
 
+def check_prompt(request: Request, context_length: int) -> None:
+    """ContextLengthError where the prompt leaves no room for one token."""
+    if request.length >= context_length:
+        raise ContextLengthError(
+            f"the prompt has {request.length} tokens, the model's context is {context_length}: "
+            "shorten the prompt"
+        )
+
+
 class Decoder:
-    """Runs requests to their end on one model; use once, inside `Forward.attached`."""
+    """A running batch on one model that requests enter and leave; call inside `Forward.attached`.
+
+    Not safe for threads; `queue.MicroBatcher` is.
+    """
 
     def __init__(
         self, forward: Forward, arch: Architecture, policy: RowPolicy, max_rows: int
@@ -110,95 +123,122 @@ class Decoder:
         self.forward, self.arch, self.policy, self.max_rows = forward, arch, policy, max_rows
         self.store = RaggedStore()
         self.rows: list[Row] = []  # row i of the store; finished rows stay until it is rearranged
+        self.waiting: dict[int, Request] = {}
 
     def run(self, requests: Sequence[Request]) -> list[Generation]:
         """One generation per request, in order."""
         for i, request in enumerate(requests):
-            if request.length >= self.forward.context_length:
-                raise ContextLengthError(
-                    f"request {i}: the prompt has {request.length} tokens, the model's context "
-                    f"{self.forward.context_length}: shorten the prompt"
-                )
-        waiting = sorted(
-            range(len(requests)), key=lambda i: (-requests[i].length, requests[i].ids or ())
-        )
-        waiting.reverse()  # taken from the end: longest first, equal prompts together
+            self.submit(i, request)
         done: dict[int, Generation] = {}
-        while waiting or self._live():
-            try:
-                self._admit(waiting, requests)
-                if self._live():
-                    self._step()
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error) or self.max_rows == 1:
-                    raise
-                failed = True
-            else:
-                failed = False
-            for row in self.rows:
-                if row.reason is not None and row.index not in done:
-                    done[row.index] = row.result(self.arch)
-            if failed:
-                waiting.extend(r.index for r in self._live())
-                self.max_rows = max(1, self.max_rows // 2)
-                self.rows, self.store = [], RaggedStore()
+        while self.busy:
+            done.update(self.step())
         return [done[i] for i in range(len(requests))]
+
+    def submit(self, key: int, request: Request) -> None:
+        """Let `request` wait for a place; its result will be reported under `key`.
+
+        Raises:
+            ContextLengthError: the prompt leaves no room for one token.
+        """
+        check_prompt(request, self.forward.context_length)
+        self.waiting[key] = request
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self.waiting) or bool(self._live())
+
+    def step(self) -> dict[int, Generation]:
+        """Let waiting requests in where that pays, and give every row one more id.
+
+        When memory runs out the batch is halved, and unfinished rows start again with the same
+        streams, so nothing changes but the time.
+
+        Returns:
+            What finished, by key.
+        """
+        try:
+            self._admit()
+            if self._live():
+                self._advance()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error) or self.max_rows == 1:
+                raise
+            failed = True
+        else:
+            failed = False
+        finished = {r.index: r.result(self.arch) for r in self.rows if r.reason and not r.reported}
+        for row in self.rows:
+            row.reported = row.reason is not None
+        if failed:
+            self.waiting.update({r.index: r.request for r in self._live()})
+            self.max_rows = max(1, self.max_rows // 2)
+            self.rows, self.store = [], RaggedStore()
+        return finished
 
     def _live(self) -> list[Row]:
         return [r for r in self.rows if r.reason is None]
 
-    def _admit(self, waiting: list[int], requests: Sequence[Request]) -> None:
+    def _next(self, count: int) -> list[Row]:
+        """Take up to `count` waiting requests: longest first, equal prompts together."""
+        order = sorted(self.waiting, key=lambda k: self.waiting[k].sort_key)
+        return [self._new_row(k, self.waiting.pop(k)) for k in order[:count]]
+
+    def _admit(self) -> None:
         """Fill free places when enough are free; drop finished rows when that saves a tile."""
         live = self._live()
         room = self.max_rows - len(live)
-        worth = not live or room >= min(len(waiting), max(1, self.max_rows // 4))
-        taken = [waiting.pop() for _ in range(min(room, len(waiting)))] if waiting and worth else []
-        fresh = [self._new_row(i, requests[i]) for i in taken]
-        if not fresh and padded_rows(max(1, len(live)), self.policy.decode) >= self.store.rows:
+        worth = not live or room >= min(len(self.waiting), max(1, self.max_rows // 4))
+        fresh = self._next(room) if worth else []
+        tiles = self.policy.decode
+        if not fresh and padded_rows(len(live), tiles) >= padded_rows(len(self.rows), tiles):
             return
         filling = Prefill(self.forward, self.arch, self.policy)
-        order = sorted(fresh, key=lambda r: -r.request.length)
-        prompts = [Filling(r.request.ids, r.request.embeddings, r.request.prefix) for r in order]
-        self._arrange(live, order, filling.room(prompts))
-        if prompts:
+        prompts = [Filling(r.request.ids, r.request.embeddings, r.request.prefix) for r in fresh]
+        try:
+            self._arrange(live, fresh, filling.room(prompts))
             logits, executed = filling(self.store, len(live), prompts)
-            for row, scores in zip(order, logits, strict=True):
-                row.executed += executed // len(order)
-                row.take(scores)
+        except BaseException:
+            self.waiting.update({r.index: r.request for r in fresh})
+            self.rows = live
+            raise
+        for row, scores in zip(fresh, logits, strict=True):
+            row.executed += executed // len(fresh)
+            row.take(scores)
 
     def _new_row(self, index: int, request: Request) -> Row:
         constraint = request.constraint() if request.constraint else None
         return Row(index, request, self.forward.context_length, constraint)
 
     def _arrange(self, live: list[Row], fresh: list[Row], room: int) -> None:
-        """Keep live rows, longest first, then fresh ones, then rows that only fill the tile."""
+        """Keep live rows, longest first, then fresh ones."""
         live.sort(key=lambda r: -r.position)
         old = {id(r): i for i, r in enumerate(self.rows)}
-        count = padded_rows(max(1, len(live) + len(fresh)), self.policy.decode)
-        order: list[int | None] = [old[id(r)] for r in live]
-        order += [None] * (count - len(live))
+        order: list[int | None] = [*(old[id(r)] for r in live), *[None] * len(fresh)]
         width = max([room, *(key_width(r.position + 1) for r in live)])
         self.store.rearrange(order, width)
         self.rows = [*live, *fresh]
 
-    def _step(self) -> None:
+    def _advance(self) -> None:
         """Feed every row's last id and take its next one."""
-        rows, count = self.rows, self.store.rows
-        needed = max(key_width(r.position + 1) for r in rows)
+        rows = self.rows
+        count = padded_rows(len(rows), self.policy.decode)
+        ends = [r.position + 1 for r in rows]
+        needed = max(map(key_width, ends))
         if needed > self.store.width:
-            self.store.rearrange(list(range(count)), needed)
-        spare = count - len(rows)
-        last = [r.ids[-1] if r.ids else 0 for r in rows] + [0] * spare
-        positions = torch.tensor([r.position for r in rows] + [0] * spare)[:, None]
+            self.store.rearrange(list(range(len(rows))), needed)
+        padding = [0] * (count - len(rows))
+        last = [r.ids[-1] if r.ids else 0 for r in rows] + padding
+        positions = torch.tensor([r.position for r in rows] + padding)[:, None]
         logits = self.forward(
-            StorePlan(self.store, 0, positions),
+            StorePlan(self.store, 0, positions[: len(rows)], ends),
             positions,
             ids=torch.tensor(last, device=self.forward.device)[:, None],
             tiles=self.policy.decode,
         )
         width = self.store.width
         executed = self.arch.products(count) + self.arch.projection(count)
-        executed += count * self.arch.attention(1, width - 1, square=True)
+        executed += len(rows) * self.arch.attention(1, width - 1, square=True)
         live = self._live()
         for i, row in enumerate(rows):
             if row.reason is None:

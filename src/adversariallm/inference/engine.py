@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from adversariallm.core.errors import ContextLengthError
 from adversariallm.core.protocols import Gradient, Logits, Losses, Objective, Work
 from adversariallm.inference import losses as objectives
 from adversariallm.inference.cache import RaggedStore
-from adversariallm.inference.decode import Decoder
+from adversariallm.inference.decode import Decoder, check_prompt
 from adversariallm.inference.flops import architecture
 from adversariallm.inference.forward import Forward
 from adversariallm.inference.gradients import slot_gradient
@@ -27,7 +28,7 @@ from adversariallm.inference.prefill import CHUNK, Filling, Prefill
 from adversariallm.inference.prefix import Prefix
 from adversariallm.inference.requests import Generation, Request
 from adversariallm.inference.scoring import Item, Scorer
-from adversariallm.inference.selfcheck import Report, self_check
+from adversariallm.inference.selfcheck import checked_report, unchecked_report
 
 Scored = tuple[torch.Tensor, torch.Tensor, bool]
 
@@ -41,10 +42,16 @@ class Engine:
         forward: the model under the engine's rules.
         arch: what its operations cost.
         report: what the self-check found on this machine; store it with the run.
+        cache: where such reports are kept, or None.
     """
 
     def __init__(
-        self, model: Any, *, policy: RowPolicy | None = None, max_rows: int | None = None
+        self,
+        model: Any,
+        *,
+        policy: RowPolicy | None = None,
+        max_rows: int | None = None,
+        cache: Path | None = None,
     ) -> None:
         """Look at the model, and check it unless a policy is given.
 
@@ -52,11 +59,15 @@ class Engine:
             model: a causal language model of transformers; left as it was found.
             policy: row counts to use without checking; None runs the self-check (seconds).
             max_rows: most sequences decoded together; None for 64 on a CPU and 256 elsewhere.
+            cache: folder in which the outcome of the self-check is kept; None checks every time.
         """
         self.forward = Forward(model)
         self.arch = architecture(model)
-        self.report: Report = self_check(self.forward, self.arch, policy)
-        self.policy = self.report.policy
+        self.cache = cache
+        if policy is not None:
+            self.report = unchecked_report(self.forward, policy)
+        else:
+            self.report = checked_report(self.forward, self.arch, cache)
         self.max_rows = max_rows or (64 if self.forward.device.type == "cpu" else 256)
 
     @property
@@ -76,14 +87,36 @@ class Engine:
         Raises:
             ContextLengthError: a prompt does not leave room for one token.
         """
-        if not requests:
-            return []
-        with self.forward.attached():
-            rows = rows_that_fit(self._row_bytes(requests), self.forward.device, self.max_rows)
-            return Decoder(self.forward, self.arch, self.policy, rows).run(requests)
+        with self.session():
+            return self.decoder(requests).run(requests)
+
+    def check_prompt(self, request: Request) -> None:
+        """ContextLengthError where the prompt leaves no room for one token."""
+        check_prompt(request, self.context_length)
+
+    def decoder(self, requests: Sequence[Request]) -> Decoder:
+        """An empty batch with as many places as sequences like these may have together."""
+        rows = rows_that_fit(self._row_bytes(requests), self.forward.device, self.max_rows)
+        return Decoder(self.forward, self.arch, self.policy, rows)
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """The model under the engine's rules; checks again where the thread count changed."""
+        with self.forward.lock:
+            if self.report.checked and self.report.threads != torch.get_num_threads():
+                self.report = checked_report(self.forward, self.arch, self.cache)
+            with self.forward.attached():
+                yield
+
+    @property
+    def policy(self) -> RowPolicy:
+        """Row counts in use."""
+        return self.report.policy
 
     def _row_bytes(self, requests: Sequence[Request]) -> int:
         """Memory that one sequence needs at most: keys, a prefill chunk, logits."""
+        if not requests:
+            return 1
         size = torch.finfo(self.forward.dtype).bits // 8
         longest = max(r.length + r.generation.max_new_tokens for r in requests) + CHUNK
         keys = min(longest, self.context_length) * self.arch.key_value_width * size
@@ -97,7 +130,7 @@ class Engine:
         if not ids:
             return Prefix()
         self._check_length(len(ids))
-        with self.forward.attached():
+        with self.session():
             store = RaggedStore()
             filling = Prefill(self.forward, self.arch, self.policy)
             store.rearrange([None], filling.room([Filling(ids)]))
@@ -154,7 +187,7 @@ class Engine:
 
         for item in items:
             self._check_length(len(prefix) + item.length)
-        with self.forward.attached():
+        with self.session():
             scorer = Scorer(self.forward, self.arch, self.policy)
             rows = scorer.map(prefix, items, reduce, chunk)
         return Losses(
@@ -174,7 +207,7 @@ class Engine:
             if not item.ids:
                 raise ValueError("a candidate is empty: leave its last id out of the prefix")
             self._check_length(len(prefix) + item.length)
-        with self.forward.attached():
+        with self.session():
             scorer = Scorer(self.forward, self.arch, self.policy)
             rows = scorer.map(prefix, items, lambda logits, _: logits[0].cpu(), chunk)
         stacked = torch.stack(rows) if rows else torch.zeros(0, self.num_embeddings)
@@ -205,7 +238,7 @@ class Engine:
         if slot_embeddings is not None and len(slot_embeddings) != len(slot):
             raise ValueError(f"{len(slot_embeddings)} vectors for {len(slot)} slot positions")
         self._check_length(len(prefix) + len(ids) + len(target) - 1)
-        with self.forward.attached():
+        with self.session():
             return slot_gradient(
                 self.forward, self.arch, self.policy, prefix, ids, slot, target, objective,
                 slot_embeddings,
@@ -241,7 +274,7 @@ class Engine:
         """
         layers = self._layers()
         out = []
-        with self.forward.attached(), recording(layers) as seen:
+        with self.session(), recording(layers) as seen:
             for ids in inputs:
                 self._check_length(len(ids))
                 scorer = Scorer(self.forward, self.arch, self.policy)

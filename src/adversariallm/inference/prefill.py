@@ -67,13 +67,15 @@ class Prefill:
 
     def room(self, prompts: Sequence[Filling]) -> int:
         """Key positions a store needs so that padded chunks of these prompts fit."""
-        return key_width(max(map(len, prompts)) + CHUNK) if prompts else 0
+        return key_width(max(map(len, prompts)) + 1) if prompts else 0
 
     def __call__(
         self, store: RaggedStore, first: int, prompts: Sequence[Filling]
     ) -> tuple[list[torch.Tensor], int]:
         """Fill rows `first, first + 1, ...`; float32 logits after each prompt, executed FLOPs."""
         self.executed = 0
+        if not prompts:
+            return [], 0
         copies: dict[int, int] = {}
         seen: dict[tuple[int, ...], int] = {}
         for i, p in enumerate(prompts):
@@ -130,7 +132,8 @@ class Prefill:
             length = min(CHUNK, -(-max(c.left for c in batch) // STEP) * STEP)
         starts = torch.tensor([c.at for c in batch])
         positions = starts[:, None] + torch.arange(length)
-        plan = StorePlan(store, batch[0].row, positions)
+        real = [c.at + min(length, c.left) for c in batch]
+        plan = StorePlan(store, batch[0].row, positions, real)
         ends = [(i, c.left - 1) for i, c in enumerate(batch) if c.left <= length]
         pick = ends or [(0, 0)]
         logits = self.forward(

@@ -84,6 +84,11 @@ class Request:
             )
 
     @property
+    def sort_key(self) -> tuple[int, tuple[int, ...]]:
+        """Orders requests so that long prompts come first and equal ones together."""
+        return -self.length, self.ids or ()
+
+    @property
     def length(self) -> int:
         """Number of prompt positions."""
         if self.ids is not None:
