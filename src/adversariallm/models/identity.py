@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from adversariallm.tokenization import ChatTokenizer
 
 CONTENT_FILES = (*sources.WEIGHT_FILES, *sources.TOKENIZER_FILES)
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 UNESSENTIAL = frozenset(
     "_name_or_path _model_name_or_path transformers_version _attn_implementation architectures"
     " dtype".split()
@@ -88,7 +89,7 @@ def _hub_identity(source: HubSource) -> dict[str, str]:
 def _adapter_identity(adapter: str) -> dict[str, str]:
     folder = adapter_folder(adapter, weights=False)
     if folder is not None:
-        return {"content": content_hash(folder)}
+        return {"content": content_hash(folder, ADAPTER_FILES)}
     return _hub_identity(HubSource(repo=adapter))
 
 
@@ -105,7 +106,7 @@ def adapter_folder(adapter: str, *, weights: bool = True) -> Path | None:
         if not weights:
             return None
         folder = sources.fetch_hub(HubSource(repo=adapter))
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
+    for name in ADAPTER_FILES:
         if not (folder / name).exists():
             raise ModelError(
                 f"adapter {adapter!r}: {folder} holds no {name}; expected a PEFT adapter saved as "
@@ -114,7 +115,7 @@ def adapter_folder(adapter: str, *, weights: bool = True) -> Path | None:
     return folder
 
 
-def content_hash(folder: Path) -> str:
+def content_hash(folder: Path, patterns: Sequence[str] = CONTENT_FILES) -> str:
     """Hash of everything in a folder that a loader reads: weights, configuration, tokenizer.
 
     Hashes of single files are remembered by inode, size and both time stamps, so that planning many
@@ -122,7 +123,7 @@ def content_hash(folder: Path) -> str:
     """
     if not folder.is_dir():
         raise ModelError(f"no folder {folder}")
-    paths = sorted({p for pattern in CONTENT_FILES for p in folder.glob(pattern)})
+    paths = sorted({p for pattern in patterns for p in folder.glob(pattern)})
     if not paths:
         raise ModelError(f"{folder} holds neither weights nor a configuration")
     memory = sources.cache_dir() / "hashes" / f"{stable_hash(str(folder.resolve()))}.json"

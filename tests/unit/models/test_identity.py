@@ -144,3 +144,16 @@ def test_the_identity_of_the_demo_model_reads_no_weights(
     found = identity(resolve("smollm2-135m"))
     assert found["weights"]["sha256"].startswith("b179c9523d0e6a0f")
     assert found["chat"]["template"] == "tokenizer"
+
+
+def test_an_adapter_counts_by_its_weights_and_configuration(folder: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (adapter / name).write_bytes(b"{}")
+    before = facts(folder, adapter=str(adapter))
+    assert before["adapter"] != facts(folder).get("adapter")
+    (adapter / "recipe.json").write_text("{}", encoding="utf-8")
+    assert facts(folder, adapter=str(adapter)) == before
+    (adapter / "adapter_model.safetensors").write_bytes(b"other")
+    assert facts(folder, adapter=str(adapter)) != before
