@@ -25,6 +25,10 @@ def command(
     figures: Annotated[
         Path | None, typer.Option(help="Also write figures for papers, PDF and SVG, here.")
     ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="Aggregate like harmbench, jailbreakbench, strongreject or bon."),
+    ] = None,
     gate: Annotated[
         Path | None, typer.Option(help="YAML rules for CI; exit 1 when one is missed.")
     ] = None,
@@ -37,6 +41,7 @@ def command(
     from adversariallm.core.errors import DataError
     from adversariallm.evaluation.flags import raise_flags
     from adversariallm.reporting import read_documents, summarize, write_csv, write_report
+    from adversariallm.reporting.protocols import protocol_lines
 
     documents = read_documents(store, facets(where))
     if not documents:
@@ -57,6 +62,9 @@ def command(
         console().print(table.to_rich())
         for flag in raise_flags(documents):
             say(f"flag {flag.name}: {flag.where}: {flag.seen}")
+    if protocol is not None:
+        for line in protocol_lines(documents, protocol):
+            say(line)
     say(f"report: {path}")
     if gate is not None:
         _gate(documents, gate, junit, threshold)

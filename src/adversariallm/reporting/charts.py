@@ -18,7 +18,7 @@ from adversariallm.evaluation.intervals import Rate
 from adversariallm.reporting.text import percent, quantity, rate_text
 
 WIDTH, HEIGHT = 620, 300
-LEFT, RIGHT, TOP, BOTTOM = 52, 16, 14, 44
+LEFT, RIGHT, TOP, BOTTOM = 52, 28, 14, 44
 NUM_COLORS = 8
 
 

@@ -34,7 +34,7 @@ COLUMNS = (
     Column("judge", "judge"),
     Column("behaviors", "behaviors", "count"),
     Column("steps", "steps", "count"),
-    Column("rate", "rate [95 % interval]", "rate"),
+    Column("rate", "rate [95 %]", "rate"),
     Column("unscored", "unscored", "count"),
     Column("queries", "queries", "count"),
     Column("flops", "FLOPs", "count"),

@@ -70,10 +70,17 @@ class Table:
             box=box.SIMPLE_HEAD,
             title_justify="left",
             caption_justify="left",
+            padding=(0, 1),
+            collapse_padding=True,
+            pad_edge=False,
         )
         for column in self.columns:
+            text = column.kind == "text"
             table.add_column(
-                column.title, justify="left" if column.kind == "text" else "right", overflow="fold"
+                column.title,
+                justify="left" if text else "right",
+                overflow="fold",
+                no_wrap=not text,
             )
         for row in self.rows:
             table.add_row(*(Text(c.show(row)) for c in self.columns))

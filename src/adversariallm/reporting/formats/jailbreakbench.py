@@ -29,6 +29,7 @@ from adversariallm.reporting.formats._common import (
 )
 
 LABELS = "jailbreakbench_labels"
+NO_DATE = "1970-01-01"  # their schema wants one, and equal runs must give equal files
 THREATS = ("white_box", "black_box", "transfer", "manual")
 _USED = ("index", "goal", "behavior", "category", "prompt", "response", "jailbroken")
 
@@ -192,12 +193,12 @@ def _parameters(
         "total_number_of_queries": _total(rows, "number_of_queries"),
         "total_prompt_tokens": _total(rows, "prompt_tokens"),
         "total_response_tokens": _total(rows, "response_tokens"),
-        "evaluation_date": None,
+        "evaluation_date": NO_DATE,
         "evaluation_llm_provider": "local",
         "method_parameters": {
             k: v
             for k, v in config.get("attack", {}).get("options", {}).items()
-            if not isinstance(v, (dict, list))
+            if isinstance(v, (str, int, float))
         },
     }
 
