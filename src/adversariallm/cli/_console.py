@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from adversariallm.runs.worker import Outcome
 
 
+SILENCE_S = 30.0  # after so long without a line, a step of a run is worth one
+
+
 def clean(text: str) -> str:
     """The text without anything that moves the cursor, changes colors or reverses direction."""
     if text.isascii() and text.replace("\n", "").isprintable():
@@ -88,7 +91,8 @@ class Reporter(Watcher):
         self._lock = threading.Lock()
         self._live = not quiet and sys.stdout.isatty()
         self._total = self._done = 0
-        self._start = time.monotonic()
+        self._parts: dict[str, float] = {}  # how far the runs in progress are
+        self._start = self._spoke = time.monotonic()
 
     def __enter__(self) -> Reporter:
         """Start showing."""
@@ -114,15 +118,21 @@ class Reporter(Watcher):
         self._begin("runs", len(found.todo))
 
     def event(self, task: RunTask, event: Event) -> None:
-        """Show the newest step on the bar."""
-        if self._bar is None or self._task is None:
-            return
+        """Show the newest step; without a bar, now and then."""
         shown = " ".join(f"{k} {_short(v)}" for k, v in event.values.items() if v is not None)
-        text = f"{task.spec.attack.name} {event.kind} {event.step} {shown}"
-        self._bar.update(self._task, detail=clean(text)[:60])
+        text = clean(f"{task.spec.attack.name} {event.kind} {event.step} {shown}")
+        with self._lock:
+            self._parts[task.spec.label] = _share(task, event)
+            if self._bar is not None and self._task is not None:
+                completed = self._done + sum(self._parts.values())
+                self._bar.update(self._task, completed=completed, detail=text[:60])
+            elif not self._quiet and time.monotonic() - self._spoke > SILENCE_S:
+                self._say(f"[{self._done}/{self._total}] {text}")
 
     def outcome(self, outcome: Outcome) -> None:
         """Advance; a run that failed is told at once."""
+        with self._lock:
+            self._parts.pop(outcome.label, None)
         text = f"{outcome.ending}: {outcome.label}"
         if outcome.detail and outcome.detail != "done":
             text += f" ({outcome.detail})"
@@ -146,6 +156,7 @@ class Reporter(Watcher):
     def _begin(self, what: str, total: int) -> None:
         self._finish_bar()
         self._total, self._done, self._start = total, 0, time.monotonic()
+        self._parts = {}
         if not self._live or not total:
             return
         from rich.progress import (
@@ -174,7 +185,8 @@ class Reporter(Watcher):
         with self._lock:
             self._done += 1
             if self._bar is not None and self._task is not None:
-                self._bar.advance(self._task)
+                completed = self._done + sum(self._parts.values())
+                self._bar.update(self._task, completed=completed)
                 if problem:
                     self._bar.console.print(clean(text))
             elif problem:
@@ -182,7 +194,11 @@ class Reporter(Watcher):
             elif text and not self._quiet and self._worth_a_line():
                 passed = time.monotonic() - self._start
                 left = passed / self._done * (self._total - self._done)
-                say(f"[{self._done}/{self._total}, about {duration(left)} left] {text}")
+                self._say(f"[{self._done}/{self._total}, about {duration(left)} left] {text}")
+
+    def _say(self, text: str) -> None:
+        self._spoke = time.monotonic()
+        say(text)
 
     def _worth_a_line(self) -> bool:
         """All lines of small sweeps, every hundredth part of large ones."""
@@ -203,6 +219,16 @@ def say_skipped(rows: Sequence[tuple[str, str]], limit: int = 3) -> None:
             say(f"skipped: {reason} [{label}]")
         if len(found) > limit:
             say(f"skipped: {len(found) - limit} more like this")
+
+
+def _share(task: RunTask, event: Event) -> float:
+    """How much of a run is behind it, as far as its number of steps tells; 1 when it is done."""
+    if event.kind == "done":
+        return 1.0
+    steps = task.spec.attack.options.get("num_steps")
+    if not isinstance(steps, int) or event.kind == "completions":
+        return 0.9 if event.kind == "completions" else 0.0
+    return 0.9 * (event.step + 1) / (steps + 1)
 
 
 def _short(value: Any) -> str:
