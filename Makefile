@@ -5,7 +5,10 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: help setup lock model demo test check test-slow test-slurm test-gpu bench docs clean
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+# The first interpreter that really runs and has a version we support; only .venv's set-up uses it.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	&& echo $$p && break; done)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 STAMP := .venv/.installed
