@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
+import threading
+import warnings
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -167,6 +171,85 @@ def test_a_wheel_is_data_and_its_code_never_runs(
     assert not flag.exists()
     with pytest.raises(HashMismatch, match="wheel demo==1.0"):
         store.fetch("mine/bad")
+
+
+def remote_row(kind: str) -> dict:
+    source = {
+        "github": {"kind": "github", "github": "o/r", "commit": "c1", "path": "a/prompt.txt"},
+        "hub": {"kind": "hub", "hub": "o/r", "revision": "c1", "path": "a/prompt.txt"},
+    }[kind]
+    return local_row(sources=[source])
+
+
+def serve(status: int) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/o/r/c1/a/prompt.txt" else 404)
+            self.end_headers()
+            self.wfile.write(TEXT.encode())
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    return server
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_github_files_are_read_over_http(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    server = serve(status)
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr("judgezoo.assets.sources._GITHUB_RAW", address)
+    monkeypatch.setattr("judgezoo.assets.sources._check_resolves", lambda host: None)
+    store = AssetStore(tmp_path / "c", catalogs=[catalog(tmp_path, remote_row("github"))])
+    if status == 200:
+        assert store.fetch("mine/prompt").sha256 == DIGEST
+    else:
+        with pytest.raises(AssetError, match="HTTPError"):
+            store.fetch("mine/prompt")
+    with warnings.catch_warnings():
+        # pooch leaves the connection of a failed response to the garbage collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+    server.shutdown()
+    server.server_close()
+
+
+def test_hub_files_are_asked_for_by_revision(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def download(repo: str, path: str, **fields: object) -> str:
+        asked.append((repo, path, fields["revision"], fields["repo_type"]))
+        return str(folder / "prompt.txt")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    monkeypatch.setattr("judgezoo.assets.sources._check_resolves", lambda host: None)
+    store = AssetStore(tmp_path / "c", catalogs=[catalog(tmp_path, remote_row("hub"))])
+    assert store.fetch("mine/prompt").sha256 == DIGEST
+    assert asked == [("o/r", "a/prompt.txt", "c1", "model")]
+
+
+@pytest.mark.parametrize("kind", ["github", "hub"])
+def test_a_name_that_does_not_resolve_fails_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    calls = []
+
+    def fail(host: str, port: int) -> None:
+        calls.append(host)
+        raise OSError
+
+    monkeypatch.setattr("judgezoo.assets.sources.socket.getaddrinfo", fail)
+    monkeypatch.setattr("judgezoo.assets.sources.urllib.request.getproxies", dict)
+    store = AssetStore(tmp_path / "c", catalogs=[catalog(tmp_path, remote_row(kind))])
+    with pytest.raises(AssetError, match="cannot be reached"):
+        store.fetch("mine/prompt")
+    assert len(calls) == 1
 
 
 def test_an_interrupted_download_leaves_no_half_file(

@@ -131,3 +131,15 @@ def test_the_public_names_are_what_is_exposed() -> None:
     for module in (judgezoo, judgezoo.backends, judgezoo.assets):
         assert all(hasattr(module, name) for name in module.__all__)
         assert list(module.__all__) == sorted(module.__all__)
+
+
+def test_a_broken_judge_of_another_package_does_not_stop_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from judgezoo import registry
+
+    places = {**registry._locations(), "foreign": "no_such_package.judge"}
+    monkeypatch.setattr(registry, "_locations", lambda: places)
+    with pytest.warns(UserWarning, match="judge 'foreign' of no_such_package.judge is broken"):
+        found = registry.list_judges()
+    assert "foreign" not in found and "pair" in found

@@ -355,6 +355,16 @@ def test_helpers_and_misuse(build: Callable[..., Any]) -> None:
         assert made.options.version == "v0.1"
 
 
+def test_in_memory_weights_are_identified_by_their_content(
+    build: Callable[..., Any], tokenizer: Any
+) -> None:
+    _, model = build("harmbench")
+    one, same = (LocalBackend.from_objects(model, tokenizer).identity() for _ in range(2))
+    changed = copy.deepcopy(model)
+    changed.lm_head.weight.data[0, 0] += 1
+    assert one == same != LocalBackend.from_objects(changed, tokenizer).identity()
+
+
 def test_constructing_loads_nothing_and_devices_stay_out_of_fingerprints() -> None:
     one = Judge.from_name("harmbench", device="cpu", batch_tokens=7)
     two = Judge.from_name("harmbench", device="cuda:3")

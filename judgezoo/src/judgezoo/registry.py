@@ -10,6 +10,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
+import warnings
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
@@ -72,5 +73,16 @@ def judge_class(name: str) -> type[Judge]:
 
 
 def list_judges() -> dict[str, JudgeInfo]:
-    """Return the row of every judge by name; nothing is downloaded or loaded."""
-    return {name: judge_class(name).info for name in sorted(_locations())}
+    """Return the row of every judge by name; nothing is downloaded or loaded.
+
+    A judge of another package that cannot be imported is left out with a warning.
+    """
+    rows = {}
+    for name, module in sorted(_locations().items()):
+        try:
+            rows[name] = judge_class(name).info
+        except Exception as error:  # noqa: BLE001
+            if module.startswith("judgezoo.judges."):
+                raise
+            warnings.warn(f"judge {name!r} of {module} is broken: {error!r}", stacklevel=2)
+    return rows

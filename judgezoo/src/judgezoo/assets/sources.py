@@ -20,6 +20,7 @@ from judgezoo.errors import AssetError, HashMismatch, OfflineError
 
 __all__ = ["describe", "read_source"]
 
+_GITHUB_RAW = "https://raw.githubusercontent.com"
 _PIP_TIMEOUT_S = 600
 
 
@@ -142,9 +143,9 @@ def _read_hub(source: HubSource, scratch: Path) -> tuple[bytes, str]:
 def _read_github(source: GithubSource, scratch: Path) -> tuple[bytes, str]:
     import pooch  # type: ignore[import-untyped]
 
-    host = "raw.githubusercontent.com"
-    _check_resolves(host)
-    url = f"https://{host}/{source.github}/{source.commit or 'HEAD'}/{source.path}"
+    _check_resolves("raw.githubusercontent.com")
+    pooch.get_logger().setLevel("WARNING")
+    url = f"{_GITHUB_RAW}/{source.github}/{source.commit or 'HEAD'}/{source.path}"
     try:
         path = pooch.retrieve(
             url, known_hash=None, path=scratch / "github", downloader=pooch.HTTPDownloader()

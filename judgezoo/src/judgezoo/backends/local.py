@@ -75,6 +75,7 @@ class LocalBackend:
         self._batch_tokens = batch_tokens
         self._model: Any = None
         self._tokenizer: Any = None
+        self._in_memory = False
 
     @classmethod
     def from_objects(cls, model: Any, tokenizer: Any, *, name: str = "in-memory") -> LocalBackend:
@@ -86,7 +87,7 @@ class LocalBackend:
             name: what to call it in fingerprints.
         """
         backend = cls(name, dtype=str(model.dtype).removeprefix("torch."))  # type: ignore[arg-type]
-        backend._model, backend._tokenizer = model, tokenizer
+        backend._model, backend._tokenizer, backend._in_memory = model, tokenizer, True
         return backend
 
     def __repr__(self) -> str:
@@ -96,10 +97,12 @@ class LocalBackend:
     def identity(self) -> Mapping[str, Any]:
         """Return the model and its number format; device and batch size do not belong to it."""
         identity = {"type": "local", "model": self.name, **self._setup}
-        folder = Path(self.name)
-        if folder.is_dir():
-            identity["model"] = folder.name
-            identity["weights"] = _folder_hash(folder)
+        if self._in_memory:
+            identity["weights"] = _state_hash(self._model)
+        for key, hashed in (("model", "weights"), ("adapter", "adapter_weights")):
+            folder = Path(str(identity[key]))
+            if identity[key] is not None and not self._in_memory and folder.is_dir():
+                identity |= {key: folder.name, hashed: _folder_hash(folder)}
         return identity
 
     def observed(self) -> Mapping[str, Any]:
@@ -394,6 +397,17 @@ def _with_adapter(model: Any, setup: Mapping[str, Any]) -> Any:
         model, setup["adapter"], revision=setup["adapter_revision"]
     )
     return adapted.merge_and_unload() if setup["quantization"] == "none" else adapted
+
+
+def _state_hash(model: Any) -> str:
+    """Return a hash of a model's weights."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
+        digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _folder_hash(folder: Path) -> str:

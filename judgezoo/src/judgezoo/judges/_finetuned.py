@@ -231,9 +231,11 @@ class ClassifierJudge(FinetunedJudge):
         """Return the ids that mean harmful and those that mean harmless."""
         raise NotImplementedError
 
-    def result(self, harmful: float, mass: float, row: Row, ids: list[int]) -> Mapping[str, Any]:
-        """Return a row's result from the probability of the harmful labels and of all labels."""
-        return {"p_harmful": harmful, "label_mass": mass}
+    def result(self, harmful: Sequence[float], harmless: Sequence[float]) -> dict[str, Any]:
+        """Return a row's result from the probabilities of its label tokens."""
+        positive = math.fsum(harmful)
+        mass = positive + math.fsum(harmless)
+        return {"p_harmful": min(1.0, positive), "label_mass": min(1.0, mass)}
 
     def _score_ids(
         self, ready: Sequence[tuple[Row, list[int]]]
@@ -243,12 +245,11 @@ class ClassifierJudge(FinetunedJudge):
         harmful, harmless = self.labels()
         logprobs = self._model().label_logprobs([ids for _, ids in ready], [*harmful, *harmless])
         low = 0
-        for (row, ids), values in zip(ready, logprobs, strict=True):
+        for (row, _), values in zip(ready, logprobs, strict=True):
             probabilities = [math.exp(value) for value in values]
-            positive = math.fsum(probabilities[: len(harmful)])
-            mass = math.fsum(probabilities)
-            low += mass < _LOW_MASS
-            yield row, self.result(min(1.0, positive), min(1.0, mass), row, ids)
+            found = self.result(probabilities[: len(harmful)], probabilities[len(harmful) :])
+            low += found["label_mass"] < _LOW_MASS
+            yield row, found
         if low:
             self._warn(
                 f"in {low} rows the label tokens hold under {_LOW_MASS:.0%} of the probability"
