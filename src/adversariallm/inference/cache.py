@@ -199,8 +199,11 @@ class SharedPlan:
         out = new.new_zeros(batch, heads, self.width, dim)
         if old is not None:
             out[:, :, : old.shape[2]] = old[:, :, : self.width]
-        rows = torch.arange(batch, device=new.device)[:, None]
-        out[rows, :, self.positions.to(new.device)] = new.transpose(1, 2)
+        positions = self.positions.to(new.device)
+        # a row that starts late is padded past the width; what stands there is nobody's key
+        real = positions < self.width
+        rows = torch.arange(batch, device=new.device)[:, None].expand_as(positions)
+        out[rows[real], :, positions[real]] = new.transpose(1, 2)[real]
         return out
 
     def blocks(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> list[Block]:

@@ -29,7 +29,7 @@ from adversariallm.inference.cache import RaggedStore
 from adversariallm.inference.decode import Decoder
 from adversariallm.inference.flops import Architecture
 from adversariallm.inference.forward import Forward
-from adversariallm.inference.numerics import SAFE_POLICY, RowPolicy
+from adversariallm.inference.numerics import SAFE_POLICY, RowPolicy, x_is_rows
 from adversariallm.inference.prefill import Filling, Prefill
 from adversariallm.inference.prefix import Prefix
 from adversariallm.inference.requests import Request
@@ -165,12 +165,15 @@ def _device_name(device: torch.device) -> str:
     return f"{device.type} {platform.machine()}"
 
 
+Product = Callable[[torch.Tensor], torch.Tensor]
+
+
 class _Products(TorchFunctionMode):
-    """Collects one weight of every shape that `linear` is called with."""
+    """Collects one product of every kind and shape that activations meet in the calls inside."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[Any, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        self.found: dict[Any, tuple[Product, torch.Tensor]] = {}
 
     def __torch_function__(
         self,
@@ -180,39 +183,59 @@ class _Products(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.linear:
-            weight = args[1] if len(args) > 1 else kwargs["weight"]
-            bias = args[2] if len(args) > 2 else kwargs.get("bias")
-            self.found.setdefault((weight.shape, bias is None, weight.dtype), (weight, bias))
+        if func is F.linear and len(args) > 1:
+            self._keep(func, args[0], args[1:], lambda x: F.linear(x, *args[1:], **kwargs))
+        elif func is torch.addmm and x_is_rows(args, 3):
+            self._keep(func, args[1], args[2:], lambda x: torch.addmm(args[0], x, args[2]))
         return func(*args, **kwargs)
+
+    def _keep(self, func: Any, x: torch.Tensor, weights: Sequence[Any], product: Product) -> None:
+        if weights[0].device.type != "meta":
+            self.found.setdefault((func, weights[0].shape, len(weights)), (product, x.detach()))
 
 
 def measure_policy(forward: Forward) -> RowPolicy:
-    """Group row counts by the bits they give, over all shapes of weights the model uses."""
+    """The row counts to use, from all products that a short forward pass makes."""
     probe = torch.arange(8, device=forward.device)[None] % forward.num_embeddings
     with forward.lock, _Products() as products:
         forward.model(input_ids=probe, use_cache=False)
+    return choose_policy(group_row_counts(list(products.found.values())))
+
+
+def group_row_counts(products: Sequence[tuple[Product, torch.Tensor]]) -> list[tuple[int, ...]]:
+    """Row counts that give a row the same bits in every product, grouped, each group ascending.
+
+    Args:
+        products: what to try, each with an example of its input `[..., K]` (only its width, type
+            and device count).
+    """
     generator = Rng.root(0).child("self_check").torch()
     signatures: dict[int, tuple[int, ...]] = {m: () for m in ROW_COUNTS}
-    for weight, bias in products.found.values():
-        if weight.device.type == "meta":
-            continue
-        x = torch.randn(max(ROW_COUNTS), weight.shape[1], generator=generator)
-        x = x.to(weight.device, weight.dtype)
+    for product, example in products:
+        x = torch.randn(max(ROW_COUNTS), example.shape[-1], generator=generator)
+        x = x.to(example.device, example.dtype)
         classes: list[torch.Tensor] = []
         for rows in ROW_COUNTS:
-            y = F.linear(x[:rows], weight, bias)
-            known = (i for i, c in enumerate(classes) if torch.equal(c, y[: len(c)]))
+            first = product(x[:rows])[: min(ROW_COUNTS)]
+            known = (i for i, c in enumerate(classes) if torch.equal(c, first))
             index = next(known, len(classes))
             if index == len(classes):
-                classes.append(y[: min(ROW_COUNTS)].clone())
+                classes.append(first.clone())
             signatures[rows] = (*signatures[rows], index)
     groups: dict[tuple[int, ...], list[int]] = {}
     for rows, signature in signatures.items():
         groups.setdefault(signature, []).append(rows)
-    decode = max((g for g in groups.values() if g[0] <= 16), key=lambda g: (len(g), -g[0]))
-    prefill = max((g for g in groups.values() if g[0] <= 64), key=lambda g: (g[-1], len(g)))
-    return RowPolicy(tuple(prefill), tuple(decode))
+    return [tuple(g) for g in groups.values()] if products else []
+
+
+def choose_policy(groups: Sequence[tuple[int, ...]]) -> RowPolicy:
+    """Many sizes from few rows on for decode, large tiles for prefill; safe where nothing fits."""
+    small = [g for g in groups if g[0] <= 16]
+    large = [g for g in groups if g[0] <= 64]
+    if not small or not large:
+        return SAFE_POLICY
+    decode = max(small, key=lambda g: (len(g), -g[0]))
+    return RowPolicy(max(large, key=lambda g: (g[-1], len(g))), decode)
 
 
 def _random_prompts(forward: Forward) -> list[tuple[int, ...]]:

@@ -1,0 +1,123 @@
+"""The self-check: what it measures, when it refuses, and what it keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import MambaConfig, MambaForCausalLM
+
+from adversariallm.core.errors import ModelError
+from adversariallm.inference import SAFE_POLICY, Engine, Report, RowPolicy, selfcheck
+from adversariallm.inference.numerics import RowInvariant, padded_rows, split_rows, tiled_product
+from adversariallm.inference.selfcheck import choose_policy, group_row_counts
+
+from .conftest import build
+
+Engines = Callable[..., Engine]
+
+
+def test_chosen_row_counts_give_equal_bits_for_every_weight(engines: Engines) -> None:
+    engine = engines("llama")
+    policy = engine.policy
+    assert engine.report.invariant and engine.report.difference < 1e-3
+    x = torch.randn(256, 48, generator=torch.Generator().manual_seed(0))
+    for module in engine.forward.model.modules():
+        if isinstance(module, torch.nn.Linear) and module.in_features == 48:
+            for tiles in (policy.prefill, policy.decode):
+                small = module(x[: tiles[0]])
+                assert all(torch.equal(module(x[:t])[: tiles[0]], small) for t in tiles)
+
+
+def test_row_counts_that_disagree_are_kept_apart() -> None:
+    def picky(x: torch.Tensor) -> torch.Tensor:
+        return x * (1 + 1e-6) if x.shape[0] in (16, 64) else x
+
+    x = torch.zeros(1, 7)
+    groups = group_row_counts([(lambda x: 2 * x, x), (picky, x)])
+    assert sorted(groups) == [(8, 32, 128, 256), (16, 64)]
+    policy = choose_policy(groups)
+    assert policy.decode == policy.prefill == (8, 32, 128, 256)
+    assert choose_policy([(8, 16, 32), (64, 128), (256,)]).prefill == (64, 128)
+    assert choose_policy([]) == choose_policy([(128, 256)]) == SAFE_POLICY
+
+
+def test_the_probe_sees_every_shape_of_product(engines: Engines) -> None:
+    forward = engines("llama").forward
+    with selfcheck._Products() as products:
+        forward.model(torch.arange(5)[None], use_cache=False)
+    shapes = {tuple(key[1]) for key in products.found}
+    linear = [m for m in forward.model.modules() if isinstance(m, torch.nn.Linear)]
+    assert shapes == {tuple(m.weight.shape) for m in linear}
+
+
+def test_safe_mode_has_one_shape_and_still_is_invariant(engines: Engines) -> None:
+    checked = engines("llama")
+    engine = Engine(checked.forward.model, policy=SAFE_POLICY)
+    assert SAFE_POLICY.fixed
+    with torch.no_grad():
+        assert selfcheck.is_invariant(engine.forward, engine.arch, SAFE_POLICY)
+    assert engine.report.flags == ("invariance: unverified",)
+    assert checked.report.flags == ()
+
+
+def test_without_the_rules_batches_would_differ(engines: Engines) -> None:
+    """The check can fail: with mixed, unverified row counts it does, or nothing needs a rule."""
+    engine = engines("llama")
+    loose = RowPolicy(prefill=(1, 2, 3, 5, 8, 16, 32), decode=(1, 2, 3, 5, 8, 16, 32))
+    x = torch.randn(40, 48, generator=torch.Generator().manual_seed(1))
+    weight = engine.forward.model.lm_head.weight
+    differs = not all(torch.equal(F.linear(x[:m], weight)[0], F.linear(x, weight)[0])
+                      for m in loose.prefill)  # fmt: skip
+    with torch.no_grad():
+        invariant = selfcheck.is_invariant(engine.forward, engine.arch, loose)
+    assert not (differs and invariant)
+
+
+def test_a_model_without_a_key_cache_is_refused() -> None:
+    config = MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4,
+                         num_attention_heads=4)  # fmt: skip
+    with pytest.raises(ModelError, match="not supported by the engine|attention interface"):
+        Engine(MambaForCausalLM(config).eval())
+
+
+def test_the_report_is_kept_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("qwen3")
+    first = Engine(model, cache=tmp_path).report
+    (path,) = tmp_path.glob("*.json")
+    assert Report.from_dict(json.loads(path.read_text())) == first
+    monkeypatch.setattr(selfcheck, "self_check", lambda *_: pytest.fail("checked again"))
+    assert Engine(model, cache=tmp_path).report == first
+    with pytest.raises(pytest.fail.Exception, match="checked again"):
+        Engine(build("qwen3", torch.bfloat16), cache=tmp_path)
+
+
+def test_rows_are_split_into_tiles() -> None:
+    assert split_rows(100, (16, 32, 64)) == [64, 32, 16]
+    assert split_rows(16, (16, 32)) == [16]
+    assert padded_rows(33, (16, 32)) == 48
+    assert padded_rows(0, (16,)) == 0
+
+
+def test_tiled_products_equal_plain_ones_and_are_differentiable() -> None:
+    weight = torch.randn(5, 7, dtype=torch.float64)
+    x = torch.randn(3, 11, 7, dtype=torch.float64, requires_grad=True)
+    sizes = []
+
+    def product(rows: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(rows))
+        return rows @ weight.T
+
+    out = tiled_product(x, (4, 8), product)
+    torch.testing.assert_close(out, x @ weight.T)
+    assert sizes == [8, 8, 8, 8, 4]
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(gradient, weight.sum(0).expand_as(x))
+    with RowInvariant((4, 8)):
+        torch.testing.assert_close(F.linear(x, weight), out)
+        torch.testing.assert_close(torch.addmm(torch.ones(5).double(), x[0], weight.T), out[0] + 1)
+        torch.testing.assert_close(x[0] @ weight.T, out[0])
