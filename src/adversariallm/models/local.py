@@ -74,6 +74,7 @@ class LocalModel:
         self._directions: dict[str, RefusalDirection] = {}
         self._prefixes: dict[tuple[int, ...], Prefix] = {}
         self._lock = threading.Lock()
+        self._search_lock = threading.Lock()
         limit = engine.context_length
         self.context_length = limit if context_length is None else min(limit, context_length)
         self.num_embeddings = engine.num_embeddings
@@ -116,7 +117,7 @@ class LocalModel:
 
     @cached_property
     def traits(self) -> Traits:
-        """Probed facts, for `doctor`."""
+        """Probed facts about model and tokenizer."""
         return probe(self.engine.forward.model, self.chat)
 
     # Text
@@ -306,7 +307,7 @@ class LocalModel:
         refusal_ids = [self.chat.codec.encode(text)[0] for text in refusal_tokens]
         limits = thresholds or Thresholds()
         key = stable_hash([encoded, refusal_ids, list(vars(limits).values())])
-        with self._lock:
+        with self._search_lock:
             if key not in self._directions:
                 self._directions[key] = find_refusal_direction(
                     self.engine, Prompts(*encoded), refusal_ids, limits

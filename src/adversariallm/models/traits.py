@@ -1,6 +1,6 @@
 """What can be found out about a model by looking at it: vocabulary, stops, BOS, embedding scale.
 
-Everything is probed from the objects at hand, nothing from a name; `doctor` prints it.
+Everything is probed from the objects at hand, nothing from a name.
 """
 
 from __future__ import annotations
