@@ -26,7 +26,7 @@ from adversariallm.runs.store import Store
 from adversariallm.runs.topup import lacking
 from adversariallm.runs.worker import Outcome, Workshop, work
 
-COMMON = ("out", "retry", "launcher", "store")
+COMMON = ("out", "retry", "launcher", "store", "judges")
 COMMANDS = "commands.jsonl"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -69,24 +69,21 @@ class Sources:
 
 @dataclass(frozen=True)
 class Planned:
-    """One run with its id and the settings it came from."""
+    """One run with its id and the settings it came from.
+
+    Attributes:
+        resources_key: equal for runs that need the same things loaded.
+    """
 
     run_id: str
     task: RunTask
     settings: Settings
+    resources_key: str
 
-    @cached_property
-    def resources_key(self) -> str:
-        """Runs with an equal key need the same things loaded."""
-        spec = self.task.spec
-        parts = [
-            spec.models,
-            spec.defense,
-            sorted(spec.helpers.items()),
-            spec.judge,
-            spec.knowledge,
-        ]
-        return stable_hash([parts, [m.options for m in spec.models], spec.stopping])
+
+def _resources_key(spec: RunSpec) -> str:
+    parts = [spec.models, spec.defense, sorted(spec.helpers.items()), spec.judge, spec.knowledge]
+    return stable_hash([parts, [m.options for m in spec.models], spec.stopping])
 
 
 @dataclass(frozen=True)
@@ -182,11 +179,13 @@ class _Case:
     Attributes:
         base: a specification whose fit set and seed are place holders.
         semantic: its semantic values, worked out once.
+        resources_key: see `Planned`.
         sets: fit sets, their semantic values and their rows.
     """
 
     base: RunSpec
     semantic: Mapping[str, Any]
+    resources_key: str
     sets: tuple[tuple[BehaviorSet, Mapping[str, Any], tuple[dict[str, Any], ...]], ...]
 
 
@@ -267,7 +266,7 @@ class _Planner:
             ),
             overrides=overrides,
         )
-        return _Case(base, base.semantic(), _fit_sets(info, data))
+        return _Case(base, base.semantic(), _resources_key(base), _fit_sets(info, data))
 
     def _preset(self, attack: str, name: str | None) -> Preset:
         if name is None:
@@ -392,7 +391,7 @@ def _runs(case: _Case, settings: Settings) -> Iterator[Planned]:
     for fit, semantic, rows in case.sets:
         spec = case.base.model_copy(update={"seed": settings.seed, "fit": fit})
         run_id = stable_hash({**case.semantic, "seed": settings.seed, "fit": semantic})
-        yield Planned(run_id, RunTask(spec=spec, fit=rows), settings)
+        yield Planned(run_id, RunTask(spec=spec, fit=rows), settings, case.resources_key)
 
 
 def _fit_sets(
