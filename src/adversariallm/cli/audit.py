@@ -29,7 +29,7 @@ def command(
     ] = "space",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say which attack strings some text can produce in the full conversation; 1 where one cannot."""
+    """Say which attack strings survive in the full conversation; 1 where one does not."""
     from adversariallm.cli._console import columns, say, say_json
     from adversariallm.core.errors import ConfigError
     from adversariallm.tokenization import ChatTokenizer, load_tokenizer
@@ -67,8 +67,8 @@ def command(
             titles=("item", "verdict", "merged", "text"),
         )
         say(
-            f"{stats.kept} of {stats.sampled} reachable; {stats.rejected_isolated} fail the isolated"
-            f" check, {stats.rejected_conversation} more only inside the conversation"
+            f"{stats.kept} of {stats.sampled} reachable; {stats.rejected_isolated} fail the"
+            f" isolated check, {stats.rejected_conversation} more only inside the conversation"
         )
         for r in results:
             if r.verdict == "error":

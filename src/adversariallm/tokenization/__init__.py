@@ -1,6 +1,7 @@
-"""Conversations to token ids with exact segments, exact reachability of attack strings, vocabulary masks.
+"""Conversations to token ids with exact segments, reachability of attack strings, masks.
 
-The functions here work on plain transformers tokenizers; nothing here loads a model, and importing it is cheap.
+The functions here work on plain transformers tokenizers; nothing here loads a model, and importing
+it is cheap.
 """
 
 from __future__ import annotations
@@ -20,6 +21,19 @@ from adversariallm.tokenization.template import Altered, ChatTemplate, Rendered
 from adversariallm.tokenization.vocabulary import vocabulary_mask
 
 __all__ = [
-    "Altered", "ChatTemplate", "ChatTokenizer", "Codec", "Reachability", "ReachabilityFilter", "ReachabilityStats",
-    "Rendered", "Slot", "Stops", "SystemPrompt", "TemplateInfo", "list_templates", "load_tokenizer", "vocabulary_mask",
-]  # fmt: skip
+    "Altered",
+    "ChatTemplate",
+    "ChatTokenizer",
+    "Codec",
+    "Reachability",
+    "ReachabilityFilter",
+    "ReachabilityStats",
+    "Rendered",
+    "Slot",
+    "Stops",
+    "SystemPrompt",
+    "TemplateInfo",
+    "list_templates",
+    "load_tokenizer",
+    "vocabulary_mask",
+]

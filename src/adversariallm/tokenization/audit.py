@@ -78,8 +78,9 @@ def audit(
 ) -> tuple[list[AuditResult], ReachabilityStats]:
     """Verdicts and counts.
 
-    An item is reachable if tokenizing its whole conversation gives its ids exactly at its place. Without ids in
-    the file, the ids meant are those of its text on its own, as a tool that appends ids would use them.
+    An item is reachable if tokenizing its whole conversation gives its ids exactly at its place.
+    Without ids in the file, the ids meant are those of its text on its own, as a tool that appends
+    ids would use them.
     """
     results = [_judge(chat, item) for item in items]
     verdicts = Counter(r.verdict for r in results)
@@ -170,7 +171,7 @@ def _locate(
     ids: tuple[int, ...] | None,
     join: Join,
 ) -> AuditItem:
-    """The slot in the last user message: the suffix it ends with, what follows the goal, or all of it."""
+    """The slot in the last user message: its suffix, what follows the goal, or all of it."""
     turn = conversation.last_user
     content = conversation[turn].content
     if suffix is None and goal and content.startswith(goal) and len(content) > len(goal):

@@ -52,8 +52,8 @@ class SystemPrompt:
         """A text goes with a source that has one."""
         if (self.source in ("template", "none")) != (self.text is None):
             raise ConfigError(
-                f"system prompt source {self.source!r} with text {self.text!r}: `template` and `none` have"
-                " no text, `user` and `asset:<id>` have one"
+                f"system prompt source {self.source!r} with text {self.text!r}: `template` and"
+                " `none` have no text, `user` and `asset:<id>` have one"
             )
 
 
@@ -74,13 +74,15 @@ class ChatTokenizer:
         """Combine them; ConfigError or TemplateError where they do not fit.
 
         Args:
-            tokenizer: a transformers tokenizer, or a `Codec` around one to share what it has learned.
+            tokenizer: a transformers tokenizer, or a `Codec` around one to share what it has
+                learned.
             template: name of one of ours, Jinja text, or None for the tokenizer's own.
             clock: the time the template is told.
             system: text of a system prompt for conversations that have none, or a `SystemPrompt`.
             thinking: `default`, `on`, `off` or an effort, where the template has such a switch.
-            answer_at: where a target or prefill stands: where the template puts an `answer` (after an empty
-                thinking block or a channel header), or right at the `start` of what the model writes.
+            answer_at: where a target or prefill stands: where the template puts an `answer` (after
+                an empty thinking block or a channel header), or right at the `start` of what the
+                model writes.
             template_variables: further variables for the template.
         """
         self.codec = tokenizer if isinstance(tokenizer, Codec) else Codec(tokenizer)
@@ -103,14 +105,14 @@ class ChatTokenizer:
         self.answer_at = answer_at
         if self.system.source == "none" and self.injected_system:
             raise ConfigError(
-                f"system=none: this template ({self.template.origin}) writes a system prompt of its own,"
-                f" {self.injected_system!r}; give an empty system text or another template"
+                f"system=none: this template ({self.template.origin}) writes a system prompt of its"
+                f" own, {self.injected_system!r}; give an empty system text or another template"
             )
 
     # Rendering and encoding
 
     def prepare(self, conversation: Conversation) -> Conversation:
-        """The conversation with the effective system prompt; its own system message takes precedence."""
+        """The conversation with the effective system prompt; its own takes precedence."""
         if self.system.text is None or (len(conversation) and conversation[0].role == "system"):
             return conversation
         return Conversation((Message("system", self.system.text), *conversation.messages))
@@ -118,10 +120,10 @@ class ChatTokenizer:
     def render(
         self, conversation: Conversation, *, add_generation_prompt: bool = True, prefill: str = ""
     ) -> Rendered:
-        """The text that is tokenized, with the character span of each message (the system prompt's included).
+        """The text that is tokenized, with the character span of each message, system included.
 
-        A conversation that ends with the assistant is continued there, like one with that text as `prefill`,
-        unless `add_generation_prompt` is False.
+        A conversation that ends with the assistant is continued there, like one with that text as
+        `prefill`, unless `add_generation_prompt` is False.
         """
         conversation = self.prepare(conversation)
         if not add_generation_prompt:
@@ -156,12 +158,12 @@ class ChatTokenizer:
         return self.encode_text(rendered.text)
 
     def encode_text(self, text: str) -> tuple[int, ...]:
-        """Ids of a rendered text; what the tokenizer puts before plain text is there exactly once."""
+        """Ids of a rendered text; what the tokenizer puts before plain text is there once."""
         ids = self.codec.encode(text)
         return (*self.missing_bos(ids), *ids)
 
     def missing_bos(self, ids: Sequence[int]) -> tuple[int, ...]:
-        """What has to stand before `ids`: the tokenizer's BOS where the template did not write it."""
+        """What has to stand before `ids`: BOS where the template did not write it."""
         bos = self.codec.bos_ids
         return () if tuple(ids[: len(bos)]) == bos else bos
 
@@ -185,13 +187,13 @@ class ChatTokenizer:
         return self._build(placed, turn, slots, target, prefill)
 
     def reachability(self, segments: Segments) -> ReachabilityFilter:
-        """A filter for candidates at the slots of `segments`; make it once and call it every step."""
+        """A filter for candidates at the slots; make it once and call it every step."""
         return ReachabilityFilter(self, segments)
 
     def reachable(
         self, segments: Segments, candidates: Sequence[Sequence[int]] | torch.Tensor
     ) -> Reachability:
-        """Which candidate slot ids some text produces in this conversation, with texts and statistics."""
+        """Which candidate slot ids some text produces here, with texts and statistics."""
         return self.reachability(segments)(candidates)
 
     def with_slot(self, segments: Segments, slot_ids: Sequence[int]) -> Segments:
@@ -200,14 +202,14 @@ class ChatTokenizer:
         changed = None if texts is None else self.with_slot_texts(segments, texts)
         if changed is None or changed.input_ids != segments.input_with(slot_ids):
             raise TemplateError(
-                f"the slot ids {list(slot_ids)[:20]} read {texts} in their context, and tokenizing the"
-                " conversation with that text gives other ids; filter candidates with `reachable`, or"
-                " take what the text gives with `canonicalize`"
+                f"the slot ids {list(slot_ids)[:20]} read {texts} in their context, and tokenizing"
+                " the conversation with that text gives other ids; filter candidates with"
+                " `reachable`, or take what the text gives with `canonicalize`"
             )
         return changed
 
     def canonicalize(self, segments: Segments, slot_ids: Sequence[int]) -> Segments:
-        """The segments that the text of `slot_ids` gives; its ids differ where `slot_ids` are not reachable."""
+        """The segments that the text of `slot_ids` gives; other ids where it cannot give these."""
         texts = self.reachability(segments).texts_of(slot_ids)
         if texts is None:
             texts = tuple(self.codec.decode(ids) for ids in split_slots(segments, slot_ids))
@@ -246,7 +248,7 @@ class ChatTokenizer:
         return self.codec.decode(ids)
 
     def decode_reply(self, input_ids: Sequence[int], new_ids: Sequence[int]) -> str:
-        """What a model said after `input_ids`: decoded in context, special tokens removed, nothing stripped."""
+        """What a model said: decoded in context, special tokens removed, nothing stripped."""
         kept = [i for i in new_ids if i not in self.codec.special_ids]
         context = list(input_ids)[-CONTEXT:]
         text = self.codec.decode_after(context, kept)
@@ -266,9 +268,10 @@ class ChatTokenizer:
 
     @cached_property
     def injected_system(self) -> str:
-        """Text that the template writes before the first user message of a conversation, markers included.
+        """The template's own text before the first user message, markers included.
 
-        Only where it would not be there with a system message of the user's: a default system prompt.
+        Only where it would not be there with a system message of the user's: a default system
+        prompt.
         """
         alone = self.template.render(Conversation.user("a"))
         before = alone.text[: alone.spans[0].start]
@@ -367,7 +370,7 @@ class ChatTokenizer:
         target: str | None,
         prefill: str,
     ) -> tuple[tuple[int, ...], list[str] | None]:
-        """Target ids in their context, and the strings that merged if the joint text is cut elsewhere."""
+        """Target ids in context, and the two readings where the target merges with the input."""
         if target is None:
             return (), None
         spoken = len(conversation) and conversation[len(conversation) - 1].role == "assistant"
@@ -386,7 +389,7 @@ class ChatTokenizer:
             if a.message == index:
                 raise TemplateError(
                     f"the chat template writes message {a.message} ({a.role}) {a.given[:200]!r} as"
-                    f" {a.rendered[:200]!r}; a slot can only stand in a message that is kept as it is"
+                    f" {a.rendered[:200]!r}; a slot can only stand in a message that is kept as is"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Text to ids and back on one tokenizer, independent of its padding, truncation and clean-up settings.
+"""Text to ids and back on one tokenizer, whatever its padding, truncation and clean-up settings.
 
 It knows nothing of conversations or templates, and it never adds special tokens on its own.
 """
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from adversariallm.core.errors import ModelError
 
 CONTEXT = 16
-"""Ids kept on the left when a stretch is decoded in context; longer than any character in byte tokens."""
+"""Ids kept on the left when a stretch is decoded in context; more than a character has bytes."""
 
 MEMORY = 200_000
 """Chunks of text whose ids are kept in memory."""
@@ -34,7 +34,7 @@ class Codec:
     """Encodes and decodes with a transformers tokenizer, fast or slow, without changing it."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """Wrap a transformers tokenizer; a fast one gets a private back end that shares its vocabulary."""
+        """Wrap a transformers tokenizer; a fast one gets a private back end on its vocabulary."""
         self.tokenizer = tokenizer
         backend = getattr(tokenizer, "backend_tokenizer", None)
         self._backend = None if backend is None else _private_backend(backend)
@@ -55,7 +55,7 @@ class Codec:
         return [e.ids for e in encodings]
 
     def encode_with_offsets(self, text: str) -> Encoded:
-        """Ids of `text` with character ranges, found by decoding prefixes where the tokenizer has none."""
+        """Ids of `text` with character ranges, by decoding prefixes where there are none."""
         if self._backend is None:
             ids = self.encode(text)
             return Encoded(ids, self._offsets_by_decoding(text, ids))
@@ -81,8 +81,8 @@ class Codec:
     def decode_after(self, context: Sequence[int], ids: Sequence[int]) -> str | None:
         """Text that `ids` add after `context`; None where they change how the context itself reads.
 
-        SentencePiece decoders drop the first blank and partial characters depend on their neighbors, so a
-        stretch of ids has a text only in its context.
+        SentencePiece decoders drop the first blank and partial characters depend on their
+        neighbors, so a stretch of ids has a text only in its context.
         """
         context = list(context)
         before = self.decode(context)
@@ -128,7 +128,7 @@ class Codec:
 
     @cached_property
     def token_texts(self) -> list[str | None]:
-        """Per id, what it adds to a text when it follows a letter; None where nothing can be said."""
+        """Per id, what it adds to a text after a letter; None where nothing can be said."""
         guard = self.encode("a")[-1:]
         head = self.decode(guard)
         pairs = self.decode_batch([[*guard, i] for i in range(len(self))])
@@ -168,11 +168,11 @@ class Codec:
 
     @cached_property
     def _chunks(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-        """Ids of chunks seen before: of whole texts' starts, and of what follows an edge (blank left out)."""
+        """Ids of chunks seen before: starts of texts, and what follows an edge's blank."""
         return {}, {}
 
     def encode_similar(self, texts: Sequence[str]) -> list[list[int]]:
-        """Same as `encode_batch`, fast where texts share words: what stands between edges is encoded once.
+        """Same as `encode_batch`, fast where texts share words: each is encoded once.
 
         With many chunks not seen before the texts are encoded whole, which then costs less.
         """
@@ -211,7 +211,7 @@ class Codec:
 
 
 def _private_backend(backend: Any) -> Any:
-    """A back end with the same model and pipeline whose padding and truncation nobody else switches on."""
+    """A back end with the same model and pipeline, whose padding nobody else switches on."""
     from tokenizers import Tokenizer
 
     copy = Tokenizer(backend.model)

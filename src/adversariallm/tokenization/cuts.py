@@ -1,6 +1,7 @@
-"""Finds the stretch of a text around the slots outside of which nothing in a slot can change the tokenization.
+"""Finds the stretch of a text outside of which nothing in a slot can change the tokenization.
 
-It argues from the tokenizer's parts (added tokens, vocabulary, a probe of the pre-tokenizer), never from its name.
+It argues from the tokenizer's parts (added tokens, vocabulary, a probe of the pre-tokenizer), never
+from its name.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Window(NamedTuple):
 
 
 def find_window(chat: ChatTokenizer, segments: Segments, text: str) -> Window:
-    """The shortest stretch that can be shown to decide on its own; the whole text where nothing can be shown."""
+    """The shortest stretch that can be shown to decide on its own, or the whole text."""
     codec = chat.codec
     ids, offsets = codec.encode_with_offsets(text)
     bos = len(chat.missing_bos(ids))
@@ -72,9 +73,9 @@ def find_window(chat: ChatTokenizer, segments: Segments, text: str) -> Window:
 def find_anchors(codec: Codec) -> frozenset[int]:
     """Ids of added tokens whose text is always read as that token, whatever stands around it.
 
-    Added tokens are matched on the raw text, leftmost first, before anything else happens, and what lies between two
-    matches is tokenized on its own. So a match is certain if no other added token can overlap it from the left or
-    be longer from the same place.
+    Added tokens are matched on the raw text, leftmost first, before anything else happens, and what
+    lies between two matches is tokenized on its own. So a match is certain if no other added token
+    can overlap it from the left or be longer from the same place.
     """
     every = [t.content for t in codec.added.values() if t.content]
     tails = {c[k:] for c in every for k in range(1, len(c))}
@@ -93,8 +94,10 @@ def find_anchors(codec: Codec) -> frozenset[int]:
 def find_edge(codec: Codec) -> re.Pattern[str] | None:
     """A pattern for the blanks at which tokenization starts anew, or None.
 
-    Such a blank stands between one of certain characters and an ASCII letter. A character qualifies by three
-    facts: no token has it followed by a blank inside; no added token takes in white space next to it;
+    Such a blank stands between one of certain characters and an ASCII letter. A character qualifies
+    by three
+    facts: no token has it followed by a blank inside; no added token takes in white space next to
+        it;
     and in all short contexts what is left and right of the blank encodes independently.
     """
     if any(t.single_word or (t.lstrip and t.content[:1].isalpha()) for t in codec.added.values()):

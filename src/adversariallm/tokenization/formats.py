@@ -1,6 +1,7 @@
-"""Our own chat templates, written from the formats that model makers document, and how one is chosen.
+"""Our own chat templates, written from documented formats, and how one is chosen.
 
-A template holds format only: markers, separators, special tokens. Default system prompts are assets.
+A template holds format only: markers, separators, special tokens. Default system prompts are
+assets.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class TemplateInfo(FrozenConfig):
     summary: str
     documented: str = Field(description="where the format is documented")
     checked: Literal["run", "rendered", "documents"]
-    compared_with: str | None = Field(None, description="tokenizers whose own template it equals")
+    compared_with: str | None = Field(
+        None, description="tokenizer folders or libraries that it equals"
+    )
     differences: tuple[str, ...] = Field((), description="intended differences from the original")
 
 
@@ -63,8 +66,8 @@ def find_template(template: str | None, tokenizer: Any, clock: datetime) -> Chat
         if not source:
             names = ", ".join(t.name for t in list_templates())
             raise TemplateError(
-                "the tokenizer has no chat template; set `template` to Jinja text or to one of ours:"
-                f" {names}"
+                "the tokenizer has no chat template; set `template` to Jinja text or to one of"
+                f" ours: {names}"
             )
         return ChatTemplate(source, "tokenizer", clock=clock)
     if "{" in template:
@@ -75,7 +78,7 @@ def find_template(template: str | None, tokenizer: Any, clock: datetime) -> Chat
 def diff_renderings(
     first: ChatTemplate, second: ChatTemplate, conversations: Iterable[Conversation]
 ) -> list[str]:
-    """Differences between two templates, as a unified diff for each conversation they render differently."""
+    """A unified diff for each conversation that two templates render differently."""
     out: list[str] = []
     for n, conversation in enumerate(conversations):
         texts = []

@@ -1,4 +1,4 @@
-"""Loads a tokenizer by name or from a folder, also where its large file is stored compressed (`.json.xz`).
+"""Loads a tokenizer by name or from a folder, also where files are compressed (`.json.xz`).
 
 Nothing of a model is loaded, and no code from the folder is run.
 """
@@ -18,7 +18,8 @@ def load_tokenizer(path: str | Path) -> Any:
     """A transformers tokenizer from a folder or a hub name.
 
     Args:
-        path: folder with the tokenizer's files; files ending in `.xz` are unpacked to a temporary folder first.
+        path: folder with the tokenizer's files; files ending in `.xz` are unpacked to a temporary
+            folder first.
     """
     from transformers import AutoTokenizer
 

@@ -1,8 +1,9 @@
 """Decides which token ids at an attack slot some text can produce, for many candidates at once.
 
-Definition (`ReachabilityFilter.by_definition`): decode the slot with everything to its left, put that text into the
-conversation, render and tokenize the whole conversation; reachable means that exactly the same ids come out everywhere.
-The batched path must agree with it; it encodes only the stretch between places where tokenization provably starts anew.
+Definition (`ReachabilityFilter.by_definition`): decode the slot with everything to its left, put
+that text into the conversation, render and tokenize the whole conversation; reachable means that
+exactly the same ids come out everywhere. The batched path must agree with it; it encodes only the
+stretch between places where tokenization provably starts anew.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ class ReachabilityStats:
     Attributes:
         sampled: candidates looked at.
         kept: reachable ones.
-        rejected_isolated: unreachable, and decoding and encoding the slot on its own shows it already.
+        rejected_isolated: unreachable, and decoding and encoding the slot on its own shows it
+            already.
         rejected_conversation: unreachable though the isolated check passes them.
-        merged: of the latter, how many changed `prompt|slot`, `slot|post`, or only the `slot` itself.
+        merged: of the latter, how many changed `prompt|slot`, `slot|post`, or only the `slot`
+            itself.
         examples: merging tokens with the two strings, at most eight.
     """
 
@@ -85,7 +88,7 @@ class Reachability:
 
 
 class ReachabilityFilter:
-    """Verdicts for one segmented conversation; building it costs some milliseconds, so build it once."""
+    """Verdicts for one segmented conversation; building it takes milliseconds, so build it once."""
 
     def __init__(self, chat: ChatTokenizer, segments: Segments) -> None:
         """Learn what is fixed around the slots.
@@ -116,7 +119,8 @@ class ReachabilityFilter:
 
         Args:
             candidates: `[W, n]`, or W rows of any length where there is a single slot.
-            statistics: also tell why candidates were rejected (one more batch over the rejected ones).
+            statistics: also tell why candidates were rejected (one more batch over the rejected
+                ones).
         """
         rows = [[int(i) for i in row] for row in _lists(candidates)]
         texts = self._texts(rows)
@@ -144,7 +148,7 @@ class ReachabilityFilter:
         return ids is not None and ids == self.segments.input_with(slot_ids)
 
     def texts_of(self, slot_ids: Sequence[int]) -> tuple[str, ...] | None:
-        """The text at each slot that the ids read as, in their context; None where they have none."""
+        """The text that the ids read as at each slot, in context; None where they have none."""
         row = self.segments.input_with(slot_ids)
         grown = len(row) - len(self.segments.input_ids)
         texts = []

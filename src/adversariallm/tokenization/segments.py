@@ -1,6 +1,7 @@
 """Cuts the ids of a rendered conversation into named spans and places attack slots in it.
 
-It decides where things stand; whether other ids at a slot can be produced by text is `reachability`'s question.
+It decides where things stand; whether other ids at a slot can be produced by text is
+`reachability`'s question.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Slot:
     Attributes:
         where: after the message, before it, both, or the whole turn (whose content it replaces).
         text: its initial text; empty is allowed.
-        join: what stands between message and slot. After the message it belongs to the slot, so that a candidate
-            may replace it; before the message it is fixed.
+        join: what stands between message and slot. After the message it belongs to the slot, so
+            that a candidate may replace it; before the message it is fixed.
         turn: index of a user message; None is the last one.
         prefix: initial text of the part before the message for `both`; None takes `text`.
     """
@@ -39,7 +40,7 @@ class Slot:
 
 
 class CharSlot(NamedTuple):
-    """One slot in the content of a turn: half-open characters, after `lead`, which every candidate keeps."""
+    """Half-open characters of a slot in a turn's content, after `lead`, which candidates keep."""
 
     start: int
     end: int
@@ -47,7 +48,7 @@ class CharSlot(NamedTuple):
 
 
 def place(conversation: Conversation, slot: Slot) -> tuple[Conversation, int, tuple[CharSlot, ...]]:
-    """The conversation with the slot's initial text in it, the turn, and where the slots stand in its content."""
+    """The conversation with the slot's text in it, its turn, and the places in that content."""
     turn = conversation.last_user if slot.turn is None else slot.turn
     if not -len(conversation) <= turn < len(conversation):
         raise ConfigError(f"slot turn {turn}: the conversation has {len(conversation)} messages")
@@ -72,7 +73,7 @@ def place(conversation: Conversation, slot: Slot) -> tuple[Conversation, int, tu
 
 
 class Cut(NamedTuple):
-    """A slot's token range, its character range, the fixed lead it took in, and the tokens that straddle its ends."""
+    """A slot's tokens, its characters, the fixed lead it took in, the tokens across its ends."""
 
     start: int
     end: int
@@ -85,9 +86,9 @@ class Cut(NamedTuple):
 def cut_slot(text: str, offsets: Sequence[tuple[int, int]], start: int, end: int) -> Cut:
     """Token range of the characters `[start, end)`.
 
-    A token across the left end belongs to the slot if only white space of it stands outside (the lead, which
-    candidates keep), else to what is before; a token across the right end belongs to what follows.
-    The character range shrinks to what the slot's own tokens cover.
+    A token across the left end belongs to the slot if only white space of it stands outside (the
+    lead, which candidates keep), else to what is before; a token across the right end belongs to
+    what follows. The character range shrinks to what the slot's own tokens cover.
     """
     starts = [s for s, _ in offsets]
     ends = [0]

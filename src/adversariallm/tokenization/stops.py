@@ -1,4 +1,4 @@
-"""Collects where generation ends from all the places that say so: generation config, tokenizer, template.
+"""Collects where generation ends from generation config, tokenizer and template.
 
 It does not stop anything itself.
 """
@@ -34,7 +34,8 @@ def find_stops(chat: ChatTokenizer, generation_config: Any = None) -> Stops:
 
     Args:
         chat: tokenizer and template.
-        generation_config: transformers generation config or anything with `eos_token_id`; None without one.
+        generation_config: transformers generation config or anything with `eos_token_id`; None
+            without one.
     """
     sources: dict[str, tuple[int, ...]] = {}
     named = getattr(generation_config, "eos_token_id", None)

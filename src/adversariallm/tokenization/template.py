@@ -1,6 +1,7 @@
 """Renders conversations with a chat template and finds exactly where each message's content stands.
 
-It works on text alone: no tokenizer, no ids. The clock a template sees is frozen and part of its identity.
+It works on text alone: no tokenizer, no ids. The clock a template sees is frozen and part of its
+identity.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from adversariallm.core.errors import TemplateError
 from adversariallm.core.types import Conversation, Message, Span
 
 DEFAULT_CLOCK = datetime(2026, 1, 1, 12, 0)
-"""What templates that print a date are given unless told otherwise, so that no result depends on the day."""
+"""What templates that print a date are given by default, so that no result depends on the day."""
 
 _LEFT_PAD, _RIGHT_PAD = "\n \u2003", "\u2003 \n"
 
 
 class Altered(NamedTuple):
-    """A message whose content the template changed by more than trimming, or dropped (`rendered` is '')."""
+    """A message whose content the template changed by more than trimming, or dropped ('')."""
 
     message: int
     role: str
@@ -32,7 +33,7 @@ class Altered(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """What a template strips from a content: None nothing, "" all white space, else these characters."""
+    """What a template strips from a content: nothing (None), white space (""), or characters."""
 
     left: str | None = None
     right: str | None = None
@@ -95,16 +96,27 @@ class ChatTemplate:
 
     @cached_property
     def inspected(self) -> frozenset[str]:
-        """Strings that it compares with or searches for; where one appears, only rendering tells."""
+        """Strings that it tests contents for; where one appears, only rendering tells.
+
+        All strings in comparisons, calls and filters count, but for those compared with a role,
+        keys and error messages.
+        """
         from jinja2 import nodes
 
+        def harmless(node: nodes.Node) -> bool:
+            if isinstance(node, nodes.Call):
+                return isinstance(node.node, nodes.Name) and node.node.name == "raise_exception"
+            return isinstance(node, nodes.Compare) and _names_role(node.expr)
+
         kinds = (nodes.Compare, nodes.Call, nodes.Filter, nodes.Test)
-        keys = {id(g.arg) for g in self._tree.find_all(nodes.Getitem)}
+        found = list(self._tree.find_all(kinds))
+        skipped = {id(g.arg) for g in self._tree.find_all(nodes.Getitem)}
+        skipped |= {id(c) for n in found if harmless(n) for c in n.find_all(nodes.Const)}
         return frozenset(
             c.value
-            for node in self._tree.find_all(kinds)
+            for node in found
             for c in node.find_all(nodes.Const)
-            if isinstance(c.value, str) and c.value and id(c) not in keys
+            if isinstance(c.value, str) and c.value and id(c) not in skipped
         )
 
     @cached_property
@@ -149,8 +161,9 @@ class ChatTemplate:
     def render(self, conversation: Conversation, add_generation_prompt: bool = True) -> Rendered:
         """Render and locate every message.
 
-        Source: the way of the design page, section 5: render with sentinel contents to learn the literal pieces
-        around each message and the trimming, then check that they reassemble to the real rendering.
+        Source: the way of the design page, section 5: render with sentinel contents to learn the
+        literal pieces around each message and the trimming, then check that they reassemble to the
+        real rendering.
         """
         messages = conversation.messages
         text = self.text(messages, add_generation_prompt)
@@ -158,11 +171,11 @@ class ChatTemplate:
         return found or self._locate_singly(messages, add_generation_prompt, text)
 
     def answer_opening(self, conversation: Conversation) -> tuple[str, str, bool]:
-        """The text with the generation prompt, what stands between it and an answer, and if that is certain.
+        """The text with the generation prompt, what comes before an answer, and if that is sure.
 
-        The second is "" for most templates, a blank for some, a header for templates with channels or an empty
-        thinking block. The third is False where the generation prompt itself opens something that an answer in a
-        finished conversation does not have (a reasoning trace).
+        The second is "" for most templates, a blank for some, a header for templates with channels
+        or an empty thinking block. The third is False where the generation prompt itself opens
+        something that an answer in a finished conversation does not have (a reasoning trace).
         """
         prompt = self.text(conversation.messages, True)
         mark = "\ue0f0answer\ue0f1"
@@ -179,7 +192,7 @@ class ChatTemplate:
         return self.text(turns, False).partition(mark)[2]
 
     def _learn(self, messages: Sequence[Message], add_generation_prompt: bool) -> _Pieces | None:
-        """Literal pieces around the contents for this order of roles; None where some content is dropped."""
+        """Literal pieces around the contents for these roles; None where content is dropped."""
         key = (tuple(m.role for m in messages), add_generation_prompt)
         if key not in self._pieces:
             marks = [f"\ue0f0{i}\ue0f1" for i in range(len(messages))]
@@ -193,7 +206,7 @@ class ChatTemplate:
     def _locate_singly(
         self, messages: Sequence[Message], add_generation_prompt: bool, text: str
     ) -> Rendered:
-        """Locate each message with the others' real contents in place; what cannot be found is altered."""
+        """Locate each message with the others in place; what cannot be found is altered."""
         spans: list[Span] = []
         trims: list[Trim] = []
         altered: list[Altered] = []
@@ -237,6 +250,19 @@ class _Pieces(NamedTuple):
             literals.append(left)
             trims.append(Trim(left_trim, right_trim))
         return cls([*literals, rest], trims)
+
+
+def _names_role(node: Any) -> bool:
+    """Whether an expression is the role of a message."""
+    from jinja2 import nodes
+
+    if isinstance(node, nodes.Getattr):
+        return node.attr == "role"
+    return (
+        isinstance(node, nodes.Getitem)
+        and isinstance(node.arg, nodes.Const)
+        and node.arg.value == "role"
+    )
 
 
 def _padded(role: str, mark: str) -> Message:

@@ -39,7 +39,7 @@ def thinking_variables(thinking: Thinking, reads: frozenset[str]) -> dict[str, A
 
 
 class Marks(NamedTuple):
-    """Strings around a trace, and the one that opens an answer after it (empty where the end mark does)."""
+    """Strings around a trace, and what opens an answer (empty where the end of the trace does)."""
 
     start: str
     end: str

@@ -1,6 +1,7 @@
-"""Says which token ids an attack may put into a slot, as a mask over the rows of the embedding matrix.
+"""Says which token ids an attack may put into a slot, as a mask over embedding rows.
 
-A mask looks at one token at a time; whether tokens stay apart in a text is `reachability`'s question.
+A mask looks at one token at a time; whether tokens stay apart in a text is `reachability`'s
+question.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ def vocabulary_mask(
 ) -> torch.Tensor:
     """`[rows]` bool, true where a token may be used.
 
-    Never true: ids without an embedding row or beyond the tokenizer, tokens without a text of their own (fragments
-    of characters, empty ones), and tokens that do not come back when their text is tokenized alone in no context at all.
+    Never true: ids without an embedding row or beyond the tokenizer, tokens without a text of their
+    own (fragments of characters, empty ones), and tokens that do not come back when their text is
+    tokenized alone in no context at all.
 
     Args:
         tokenizer: a transformers tokenizer or a `Codec` (which remembers its masks).

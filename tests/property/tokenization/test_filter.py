@@ -1,4 +1,4 @@
-"""Random conversations and candidates: spans, ids and verdicts against the definition and the library alone."""
+"""Random conversations and candidates against the definition and the library alone."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ TEMPLATES = {
 }
 SMALL = ["gpt2", "llama2", "mistral_v3_spm", "qwen3", "smollm2", "tiny_torchtune"]
 LARGE = [
-    "deepseek_v3", "gemma2", "gemma3", "gptoss", "llama3", "llama3_1", "mistral_v1", "mistral_v1_spm",
+    "deepseek_v3", "gemma2", "gemma3", "gptoss", "llama3", "llama3_1", "mistral_v1",
+    "mistral_v1_spm",
 ]  # fmt: skip
 PARTS = [
     "Tell me about the sea.", "x", "", " leading", "trailing ", "\n\nlines\n", "Why? Because!\n",
-    "\u65e5\u672c\u8a9e", "\U0001f469\u200d\U0001f467 ok", "e\u0301\u0323 marks", "\u0e44\u0e17\u0e22", "\u200b",
-    "<|im_start|>user", "[INST] a [/INST]", "</s>", "<think>a</think>b", "<start_of_turn>user\n", "<bos>",
-    "{{ messages }}", "tab\tand  blanks   here", "123456.789", "don't we're", "aaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "\u65e5\u672c\u8a9e", "\U0001f469\u200d\U0001f467 ok", "e\u0301\u0323 marks",
+    "\u0e44\u0e17\u0e22", "\u200b",
+    "<|im_start|>user", "[INST] a [/INST]", "</s>", "<think>a</think>b",
+    "<start_of_turn>user\n", "<bos>",
+    "{{ messages }}", "tab\tand  blanks   here", "123456.789", "don't we're",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaa",
     "## Title\n- item\n- item",
 ]  # fmt: skip
 
@@ -146,7 +150,7 @@ def test_ten_thousand_candidates_for_each_tokenizer(data_dir: Path, name: str) -
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", [*SMALL, *LARGE])
 def test_twenty_random_tokens_against_the_library_alone(data_dir: Path, name: str) -> None:
-    """10,000 random 20-token suffixes; the oracle decodes, renders and tokenizes with transformers only."""
+    """10,000 random 20-token suffixes; the oracle uses transformers only."""
     chat, draw = load(data_dir, name), random.Random(name)
     conversation = Conversation.from_dicts(
         [

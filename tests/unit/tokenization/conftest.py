@@ -1,4 +1,4 @@
-"""Tokenizers for the tests here: public ones where the data folder is present, and tiny ones trained on the spot."""
+"""Tokenizers for the tests here: public ones, and tiny ones trained on the spot."""
 
 from __future__ import annotations
 

@@ -8,7 +8,10 @@ import pytest
 from adversariallm.core.types import Conversation
 from adversariallm.tokenization import ChatTokenizer, Codec
 
-MIXED = "Tell me: 12,345 \u65e5\u672c\u8a9e \u00e9\u0301 \U0001f469\u200d\U0001f467 don't\n\n  x </s> [INST]"
+MIXED = (
+    "Tell me: 12,345 \u65e5\u672c\u8a9e \u00e9\u0301 \U0001f469\u200d\U0001f467 don't\n\n"
+    "  x </s> [INST]"
+)
 
 
 @pytest.mark.parametrize("name", ["smollm2", "llama2", "llama3_1", "gpt2", "mistral_v3_spm"])

@@ -113,12 +113,13 @@ def test_mistral_ids_equal_the_publishers_library(
 
 @pytest.mark.parametrize(
     ("template", "expected"),
-    # Texts printed by fschat 0.2.36 for the same turns; its Llama 2 text leaves the first BOS to the tokenizer.
+    # Printed by fschat 0.2.36 for the same turns; it leaves Llama 2's first BOS to the tokenizer.
     [
         ("vicuna", "Be brief. USER: Hello there ASSISTANT: Hi.</s>USER: How? ASSISTANT:"),
         (
             "llama-2",
-            "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHello there [/INST] Hi. </s><s>[INST] How? [/INST]",
+            "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHello there [/INST] Hi. </s>"
+            "<s>[INST] How? [/INST]",
         ),
         (
             "zephyr",

@@ -136,7 +136,7 @@ def test_text_that_a_template_looks_for_is_rendered_not_spliced(
 
 
 def test_a_template_that_tests_the_content_is_not_guessed(trained: Any) -> None:
-    source = "{% for m in messages %}{{ 'yes' if 'cat' in m.content else 'no' }}{{ m.content }}{% endfor %}"
+    source = "{% for m in messages %}{{ 'cat' in m.content }}{{ m.content }}{% endfor %}"
     chat = ChatTokenizer(trained, source)
     segments = chat.segments(Conversation.user("the dog"), Slot(text=" sat on"))
     for text in (" ran to the cat", " cat", " sat on the mat"):

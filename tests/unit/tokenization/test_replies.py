@@ -91,8 +91,9 @@ def test_a_trace_that_the_prompt_opened_has_no_start_mark(
     tokenizer_of: Any,
 ) -> None:
     source = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}"
+        "<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
     )
     chat = ChatTokenizer(tokenizer_of.codec("qwen3"), source)
     given = chat.encode(ASK)

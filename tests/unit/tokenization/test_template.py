@@ -66,8 +66,8 @@ def test_a_message_that_is_moved_is_located_where_it_went() -> None:
 
 def test_altered_content_is_flagged_with_both_strings_and_does_not_raise() -> None:
     source = (
-        "{% for m in messages %}<{{ m.content.replace('bad', 'good') if m.role == 'user' else '' }}>"
-        "{% endfor %}"
+        "{% for m in messages %}<"
+        "{{ m.content.replace('bad', 'good') if m.role == 'user' else '' }}>{% endfor %}"
     )
     rendered = ChatTemplate(source).render(talk(("user", "a bad b"), ("assistant", "gone")), False)
     assert [(a.message, a.given, a.rendered) for a in rendered.altered] == [
