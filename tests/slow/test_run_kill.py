@@ -41,16 +41,20 @@ COMMAND = (
 )
 
 
-def start(marks: Path, out: Path) -> subprocess.Popen[bytes]:
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    """The command, typed in that folder, where it writes `store` and `marks`."""
+    folder.mkdir(exist_ok=True)
     return subprocess.Popen(
-        [sys.executable, str(WORKER), str(marks), *COMMAND, f"out={out}"],
+        [sys.executable, str(WORKER), "marks", *COMMAND, "out=store"],
+        cwd=folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
 
 
-def lines(marks: Path) -> list[str]:
+def lines(folder: Path) -> list[str]:
+    marks = folder / "marks"
     return marks.read_text().splitlines() if marks.exists() else []
 
 
@@ -65,42 +69,41 @@ def due(new: list[str], phase: str, threshold: int) -> bool:
     return {"publishing": "done", "judging": "judging"}[phase] in kinds
 
 
-def kill_in(phase: str, marks: Path, out: Path, chance: random.Random) -> bool:
+def kill_in(phase: str, folder: Path, chance: random.Random) -> bool:
     """Start a worker and kill it in a phase; False where it ended before."""
-    before = len(lines(marks))
+    before = len(lines(folder))
     threshold = chance.randint(1, 3)
-    process = start(marks, out)
+    process = start(folder)
     while process.poll() is None:
-        if due(lines(marks)[before:], phase, threshold):
+        if due(lines(folder)[before:], phase, threshold):
             pause = {"search": 0.4, "completion": 0.4, "publishing": 0.02, "judging": 0.03}
             time.sleep(chance.uniform(0, pause[phase]))
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return "end" not in "".join(lines(marks)[before:])
+            return "end" not in "".join(lines(folder)[before:])
         time.sleep(0.002)
     return False
 
 
-def content(out: Path) -> dict[str, object]:
-    store = Store(out)
+def content(folder: Path) -> dict[str, object]:
+    store = Store(folder / "store")
     return {run_id: strip_volatile(store.read(run_id)) for run_id in store.runs()}
 
 
 def test_killed_anywhere_the_same_command_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    reference = tmp_path / "reference"
-    assert start(tmp_path / "reference.marks", reference).wait() == 0
-    expected = content(reference)
+    assert start(tmp_path / "reference").wait() == 0
+    expected = content(tmp_path / "reference")
     assert len(expected) == 2
     hits: Counter[str] = Counter()
     chance = random.Random(20)
     for number in range(ROUNDS):
-        out, marks = tmp_path / f"store{number}", tmp_path / f"marks{number}"
+        folder = tmp_path / f"round{number}"
         for phase in PHASES:
-            hits[phase] += kill_in(phase, marks, out, chance)
-            assert not Store(out).damaged()
-        assert start(marks, out).wait() == 0
-        assert content(out) == expected, f"round {number}"
-        steps = Counter(line for line in lines(marks) if line.startswith("step"))
+            hits[phase] += kill_in(phase, folder, chance)
+            assert not Store(folder / "store").damaged()
+        assert start(folder).wait() == 0
+        assert content(folder) == expected, f"round {number}"
+        steps = Counter(line for line in lines(folder) if line.startswith("step"))
         assert len(steps) == 10 and set(steps.values()) == {1}, "a finished step was made again"
     print("kills by phase:", dict(hits))  # noqa: T201
     assert all(hits[phase] >= 3 for phase in PHASES), hits
