@@ -1,4 +1,4 @@
-"""Fixtures that every test may use; the small real model is loaded once per session (per worker)."""
+"""Fixtures that every test may use; the small real model is loaded once per worker."""
 
 from __future__ import annotations
 
