@@ -69,7 +69,9 @@ def make_model(tokenizer: Any) -> Callable[..., Any]:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    def make(prompts: Sequence[Sequence[int]], labels: Sequence[int], seed: int = 0) -> Any:
+    def make(
+        prompts: Sequence[Sequence[int]], labels: Sequence[int], seed: int = 0, positive: int = 1
+    ) -> Any:
         torch.manual_seed(seed)
         config = LlamaConfig(
             vocab_size=len(tokenizer),
@@ -86,7 +88,7 @@ def make_model(tokenizer: Any) -> Callable[..., Any]:
         for name, weight in model.named_parameters():
             if weight.dim() == 2 and "embed" not in name:
                 weight.data *= 4
-        calibrate(model, prompts, labels, seed)
+        calibrate(model, prompts, labels, seed, positive)
         return model
 
     return make
@@ -99,9 +101,16 @@ def calibrated() -> Callable[..., None]:
 
 
 def calibrate(
-    model: Any, prompts: Sequence[Sequence[int]], labels: Sequence[int], seed: int
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    labels: Sequence[int],
+    seed: int,
+    positive: int = 1,
 ) -> None:
-    """Set the read-out so that the labels hold most of the mass and differ between prompts."""
+    """Set the read-out so that the labels hold most of the mass and differ between prompts.
+
+    The first ``positive`` labels together vary most.
+    """
     import torch
 
     with torch.no_grad():
@@ -118,7 +127,12 @@ def calibrate(
             mix = torch.randn(len(labels), rank, generator=generator) / sizes[:rank]
             rows = mean / mean.dot(mean) * (rest + 3) + mix @ directions[:rank] * 2
             head.data[list(labels)] = rows
-            found = torch.softmax(states @ head.T, dim=-1)[:, labels[0]].std().item()
+            found = (
+                torch.softmax(states @ head.T, dim=-1)[:, list(labels[:positive])]
+                .sum(-1)
+                .std()
+                .item()
+            )
             if found > spread:
                 best, spread = head.data.clone(), found
         head.data.copy_(best)

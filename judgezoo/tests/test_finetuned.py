@@ -78,7 +78,9 @@ def build(tokenizer: Any, make_model: Callable[..., Any]) -> Callable[..., tuple
                 positive, negative = judge.labels() if hasattr(judge, "labels") else ([], [])
                 labels = [*positive, *negative] or [tokenizer.get_vocab()[d] for d in "12345"]
                 inputs = judge.build_inputs(CHATS)  # type: ignore[attr-defined]
-                models[name] = backend._model = make_model(inputs, labels)
+                models[name] = backend._model = make_model(
+                    inputs, labels, positive=max(1, len(positive))
+                )
         return judge, models[name]
 
     return make

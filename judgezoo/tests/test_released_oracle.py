@@ -144,11 +144,12 @@ def checkpoint(
         model.save_pretrained(folder)
         judge: Any = our_judge(case, folder, texts, "judgezoo")
         if name == "strong_reject":
+            positive = [tokenizer.convert_tokens_to_ids("1")]
             labels = [tokenizer.convert_tokens_to_ids(digit) for digit in "12345"]
         else:
             positive, negative = judge.labels()
             labels = [*positive, *negative]
-        calibrated(model, judge.build_inputs(CHATS), labels, 1)
+        calibrated(model, judge.build_inputs(CHATS), labels, 1, len(positive))
         model.save_pretrained(folder)
         return folder
 
