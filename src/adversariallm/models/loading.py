@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +162,10 @@ def _with_adapter(model: Any, card: ModelCard) -> Any:
 
     folder = adapter_folder(str(card.adapter))
     try:
-        adapted = PeftModel.from_pretrained(model, str(folder), local_files_only=True)
+        with warnings.catch_warnings():
+            # peft 0.21 reads a property that transformers 5.24 renamed
+            warnings.simplefilter("ignore", FutureWarning)
+            adapted = PeftModel.from_pretrained(model, str(folder), local_files_only=True)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise ModelError(
             f"adapter {card.adapter!r} does not fit model {card.name!r}: {error}"
