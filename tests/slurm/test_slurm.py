@@ -43,7 +43,7 @@ SWEEP = (
     "store.ttl_s=10",
 )
 NUM_STEPS = 6  # with step 0
-PATIENCE_S = 240.0
+PATIENCE_S = float(os.environ.get("SLURM_TEST_PATIENCE_S", "240"))
 Disturb = Callable[["Scenario"], None]
 
 
@@ -153,7 +153,7 @@ def preempt(scenario: Scenario) -> None:
     """Push the pilot, which has a node to itself, out with a job of higher priority."""
     scenario.until_steps()
     node = scenario.node()
-    command = ["srun", "-p", "high", "-w", node, "-n1", "-c4", "-t1", "sleep", "3"]
+    command = ["srun", "-p", "high", "-w", node, "-n1", "--mem=3500", "-t1", "sleep", "3"]
     subprocess.run(command, check=True, timeout=PATIENCE_S)
 
 
@@ -204,7 +204,7 @@ def nothing(scenario: Scenario) -> None:
     """An array of pilots that nobody disturbs."""
 
 
-ALONE: dict[str, object] = {"cpus_per_task": 4}  # a node to itself
+ALONE: dict[str, object] = {"mem_gb": 3.5}  # a node to itself
 
 # name: what happens, and what the launcher is told
 SCENARIOS: dict[str, tuple[Disturb, dict[str, object]]] = {
@@ -220,12 +220,19 @@ SCENARIOS: dict[str, tuple[Disturb, dict[str, object]]] = {
 
 @pytest.fixture(scope="module")
 def scenarios(
-    cluster: Cluster, reference: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    cluster: Cluster,
+    reference: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, tuple[Scenario, Future[None]]]]:
-    """All scenarios, going on at once."""
+    """The scenarios of the selected tests, going on at once."""
+    items: list[Any] = request.session.items
+    selected = {item.callspec.params.get("name") for item in items if hasattr(item, "callspec")}
     started = {}
     with ThreadPoolExecutor(len(SCENARIOS)) as pool:
         for name, (disturb, launcher) in SCENARIOS.items():
+            if name not in selected:
+                continue
             scenario = Scenario(cluster, tmp_path_factory.mktemp(name), **launcher)
             assert scenario.submit().exit_code == 0
             started[name] = (scenario, pool.submit(carry_through, scenario, disturb))
