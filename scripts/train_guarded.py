@@ -84,7 +84,9 @@ def read_items(tokenizer: Any) -> list[Example]:
 
 
 @torch.no_grad()
-def generate(model: Any, prompts: list[tuple[int, ...]], new_tokens: int, eos: int) -> list[tuple[int, ...]]:
+def generate(
+    model: Any, prompts: list[tuple[int, ...]], new_tokens: int, eos: int
+) -> list[tuple[int, ...]]:
     """Greedy continuations, stop token kept; sorted by length so that batches hardly pad."""
     out: list[tuple[int, ...]] = [()] * len(prompts)
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
@@ -94,7 +96,11 @@ def generate(model: Any, prompts: list[tuple[int, ...]], new_tokens: int, eos: i
         ids = torch.tensor([[eos] * (width - len(prompts[i])) + list(prompts[i]) for i in rows])
         mask = torch.tensor([[0] * (width - len(prompts[i])) + [1] * len(prompts[i]) for i in rows])
         made = model.generate(
-            input_ids=ids, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False, pad_token_id=eos
+            input_ids=ids,
+            attention_mask=mask,
+            max_new_tokens=new_tokens,
+            do_sample=False,
+            pad_token_id=eos,
         )[:, width:].tolist()
         for i, row in zip(rows, made, strict=True):
             end = row.index(eos) + 1 if eos in row else len(row)
@@ -106,7 +112,12 @@ def with_answers(model: Any, tokenizer: Any, items: list[Example], recipe: Recip
     """Items with what they should be answered: a refusal, or what the plain model says itself."""
     eos = tokenizer.eos_token_id
     benign = [e for e in items if not e.harmful]
-    own = dict(zip((e.id for e in benign), generate(model, [e.prompt for e in benign], recipe.answer_tokens, eos)))
+    own = dict(
+        zip(
+            (e.id for e in benign),
+            generate(model, [e.prompt for e in benign], recipe.answer_tokens, eos),
+        )
+    )
     streams = Rng.root(recipe.seed).child("refusal")
     out = []
     for e in items:
@@ -140,7 +151,9 @@ def answer_loss(model: Any, batch: list[Example], shared: int, opening: int) -> 
         rest = len(e.answer) - opening
         weights += [0.5 / opening] * min(opening, len(e.answer)) + [0.5 / max(rest, 1)] * rest
     inner = model.get_base_model()
-    cache = inner.model(input_ids=torch.tensor([batch[0].prompt[:shared]]), use_cache=True).past_key_values
+    cache = inner.model(
+        input_ids=torch.tensor([batch[0].prompt[:shared]]), use_cache=True
+    ).past_key_values
     cache.batch_repeat_interleave(count)
     hidden = inner.model(input_ids=ids, attention_mask=mask, cache=cache).last_hidden_state
     logits = inner.lm_head(hidden[torch.tensor(rows), torch.tensor(positions)]).float()
@@ -194,7 +207,10 @@ def train(base: Any, items: list[Example], recipe: Recipe) -> Any:
             schedule.step()
             seen += loss.item() * len(order[at : at + recipe.batch])
         elapsed_s = time.monotonic() - began
-        print(f"epoch {epoch + 1}/{recipe.epochs} loss {seen / len(items):.4f} {elapsed_s:.0f} s", flush=True)
+        print(
+            f"epoch {epoch + 1}/{recipe.epochs} loss {seen / len(items):.4f} {elapsed_s:.0f} s",
+            flush=True,
+        )
     return model.eval()
 
 
@@ -242,7 +258,9 @@ def measure(model: Any, tokenizer: Any, items: list[Example]) -> dict[str, Any]:
     starts = tuple(r.split(" ")[0] for r in REFUSALS)
     rates: dict[str, Any] = {}
     for kind in (True, False):
-        answered = [not t.lstrip().startswith(starts) for e, t in zip(items, texts) if e.harmful is kind]
+        answered = [
+            not t.lstrip().startswith(starts) for e, t in zip(items, texts) if e.harmful is kind
+        ]
         rates["harmful" if kind else "benign"] = {"answered": sum(answered), "of": len(answered)}
     return rates
 
@@ -250,9 +268,13 @@ def measure(model: Any, tokenizer: Any, items: list[Example]) -> dict[str, Any]:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base", type=Path, required=True, help="folder of the converted SmolLM2-135M")
+    parser.add_argument(
+        "--base", type=Path, required=True, help="folder of the converted SmolLM2-135M"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the adapter")
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=JSON", help="change the recipe")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=JSON", help="change the recipe"
+    )
     args = parser.parse_args()
     changes = {k: json.loads(v) for k, v in (s.split("=", 1) for s in args.set)}
     recipe = Recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()})
