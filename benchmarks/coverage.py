@@ -1,4 +1,4 @@
-"""How often every shipped 95 % interval holds the truth, by size and rate: exact where that is possible.
+"""How often every shipped 95 % interval holds the truth, by size and rate; exact where possible.
 
 Binomial intervals are summed over all outcomes; the others are simulated with fixed streams. The
 goal is at least 93.5 % (nominal minus 1.5 points) everywhere; where an interval misses it,
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +21,9 @@ from adversariallm.core.rng import Rng
 from adversariallm.evaluation.compare import paired_interval
 from adversariallm.evaluation.intervals import (
     Interval,
-    bounded_mean,
     clopper_pearson,
     clustered_rate,
+    mean_interval,
     wilson,
 )
 from adversariallm.evaluation.metrics import mean_bounds, quantile
@@ -38,8 +38,8 @@ SIZES = (10, 20, 40, 100, 300)
 RATES = (0.02, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
 SAMPLES = 8
 GOAL = 0.935
-# Where the page says that the goal is missed: name -> smallest (size * min(rate, 1 - rate)) that holds.
-KNOWN = {"wilson": 3.0, "clustered wilson": 12.0, "bounded mean": 12.0, "bootstrap": 60.0}
+# Where docs/statistics.md says the goal is missed: smallest size * min(rate, 1 - rate) that holds.
+KNOWN = {"wilson": 4.0, "bootstrap": 30.0}
 
 Simulate = Callable[[np.random.Generator, int, float], tuple[Interval, float] | None]
 
@@ -70,7 +70,7 @@ def clustered(rng: np.random.Generator, n: int, rate: float) -> tuple[Interval, 
 
 def mean_of_scores(rng: np.random.Generator, n: int, rate: float) -> tuple[Interval, float]:
     """Mean of continuous scores, many of them near 0 and 1."""
-    return bounded_mean(rng.beta(rate, 1 - rate, size=n).tolist()), rate
+    return mean_interval(rng.beta(rate, 1 - rate, size=n).tolist()), rate
 
 
 def mean_of_any(rng: np.random.Generator, n: int, rate: float) -> tuple[Interval, float]:
@@ -99,7 +99,7 @@ def paired(rng: np.random.Generator, n: int, rate: float) -> tuple[Interval, flo
 
 
 def corrected(rng: np.random.Generator, n: int, rate: float) -> tuple[Interval, float] | None:
-    """Rate behind a judge with sensitivity 0.85 and specificity 0.9, known from 50 labels of each kind."""
+    """Rate behind a judge of sensitivity 0.85 and specificity 0.9, by 50 labels of each kind."""
     hits = int(rng.binomial(n, rate * 0.85 + (1 - rate) * 0.1))
     quality = JudgeQuality(int(rng.binomial(50, 0.85)), 50, int(rng.binomial(50, 0.9)), 50)
     try:
@@ -109,8 +109,8 @@ def corrected(rng: np.random.Generator, n: int, rate: float) -> tuple[Interval, 
 
 
 SIMULATED: dict[str, Simulate] = {
-    "clustered wilson": clustered,
-    "bounded mean": mean_of_scores,
+    "clustered by behavior": clustered,
+    "mean of scores": mean_of_scores,
     "mean bounds": mean_of_any,
     "quantile": median,
     "paired difference": paired,
@@ -135,16 +135,14 @@ def whole_curve(n: int, repeats: int) -> float:
     return float(((low[1:] <= won) & (won <= high[:-1])).all(axis=1).mean())
 
 
-def measure(repeats: int) -> dict[str, dict[int, dict[float, float]]]:
+def measure(repeats: int) -> Iterator[tuple[str, dict[int, dict[float, float]]]]:
     """Coverage by interval, size and rate; the band has one pseudo-rate."""
-    table: dict[str, dict[int, dict[float, float]]] = {}
     for name, interval in (("wilson", wilson), ("clopper-pearson", clopper_pearson)):
-        table[name] = {n: {r: exact(interval, n, r) for r in RATES} for n in SIZES}
+        yield name, {n: {r: exact(interval, n, r) for r in RATES} for n in SIZES}
     for name in SIMULATED:
         times = repeats // 4 if name == "bootstrap" else repeats
-        table[name] = {n: {r: simulated(name, n, r, times) for r in RATES} for n in SIZES}
-    table["whole curve"] = {n: {0.5: whole_curve(n, 5 * repeats)} for n in SIZES}
-    return table
+        yield name, {n: {r: simulated(name, n, r, times) for r in RATES} for n in SIZES}
+    yield "whole curve", {n: {0.5: whole_curve(n, 5 * repeats)} for n in SIZES}
 
 
 def unexplained(table: dict[str, dict[int, dict[float, float]]], slack: float) -> list[str]:
@@ -164,9 +162,10 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     print(f"estimate: about {options.repeats / 1000 * 1.5:.0f} min on one core")
-    table = measure(options.repeats)
-    for name, sizes in table.items():
-        print(f"\n{name}")
+    table = {}
+    for name, sizes in measure(options.repeats):
+        table[name] = sizes
+        print(f"\n{name}", flush=True)
         print("     n  " + "  ".join(f"{r:>5}" for r in next(iter(sizes.values()))))
         for n, rates in sizes.items():
             print(f"{n:>6}  " + "  ".join(f"{100 * v:5.1f}" for v in rates.values()))

@@ -13,7 +13,7 @@ import numpy as np
 
 from adversariallm.core.rng import Rng
 from adversariallm.evaluation.curves import Axis, Curve, Spend, spent
-from adversariallm.evaluation.intervals import Interval, bounded_mean
+from adversariallm.evaluation.intervals import Interval, mean_interval
 from adversariallm.evaluation.metrics import expected_best_of_n
 from adversariallm.evaluation.success import best_so_far
 from adversariallm.evaluation.trials import Floats, Trial
@@ -142,7 +142,7 @@ def _split(
         step,
         samples,
         float(np.mean(means)) if means else None,
-        bounded_mean(means) if means else None,
+        mean_interval(means) if means else None,
         value,
     )
 

@@ -15,6 +15,7 @@ import numpy as np
 from scipy import stats
 
 Method = Literal["wilson", "clopper_pearson"]
+FULL_TRUST = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +90,49 @@ def _check(hits: float, n: float, level: float) -> None:
         raise ValueError(f"level={level}: expected between 0 and 1, e.g. 0.95")
 
 
+def mean_interval(
+    values: Sequence[float],
+    level: float = 0.95,
+    method: Method = "wilson",
+    *,
+    most: float = math.inf,
+) -> Interval:
+    """Interval for the mean of independent values in [0, 1] that are not all 0 or 1.
+
+    No variable on [0, 1] varies more than a coin of the same mean, so `n` coins are the worst case.
+    The observed variance tells how many coins the values are worth; with little to estimate it from
+    (a sum close to 0 or n) it is trusted only in part, in full from five on. Student's t, which
+    trusts it always, covers 44 % instead of 95 % for ten values of mean 0.02.
+
+    Source: effective size, Korn and Graubard 1998; the partial trust is ours (docs/statistics.md).
+
+    Args:
+        values: one for each independent unit.
+        level: nominal coverage.
+        method: the binomial interval used with the effective size.
+        most: largest effective size, e.g. the number of trials behind the values.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    n = x.size
+    if n == 0 or not (x.min() >= 0 and x.max() <= 1):
+        raise ValueError("a mean needs at least one value, and all of them in [0, 1]")
+    mean, size = float(x.mean()), float(n)
+    variance = float(x.var(ddof=1)) / n if n > 1 else 0.0
+    if 0 < mean < 1 and variance > 0:
+        t_ratio = stats.norm.ppf(0.5 + level / 2) / stats.t.ppf(0.5 + level / 2, n - 1)
+        worth = mean * (1 - mean) / variance * float(t_ratio) ** 2
+        trust = min(1.0, n * min(mean, 1 - mean) / FULL_TRUST)
+        size += (min(max(worth, n), max(most, n)) - n) * trust
+    interval = wilson if method == "wilson" else clopper_pearson
+    return interval(min(mean * size, size), size, level)
+
+
 def clustered_rate(
     clusters: Sequence[Sequence[float]], level: float = 0.95, method: Method = "wilson"
 ) -> Interval:
     """Interval for a rate whose trials come in clusters (samples and seeds of a behavior).
 
-    The rate is the mean of the cluster means. Its variance is estimated between clusters and turned
-    into an effective number of independent trials, which is never taken to be below the number of
-    clusters (one trial each is the worst case) nor above the number of trials, and shrinks by a t
-    quantile for few clusters.
-
-    Source: Korn and Graubard 1998 for the effective size.
+    The rate is the mean of the cluster means. One trial each gives the plain binomial interval.
 
     Args:
         clusters: the 0/1 values of each cluster; none empty.
@@ -110,32 +143,5 @@ def clustered_rate(
         raise ValueError(
             "a cluster without trials has no rate; leave it out and count it as unscored"
         )
-    means = np.array([sum(c) / len(c) for c in clusters])
-    n, trials = len(means), sum(len(c) for c in clusters)
-    p = float(means.mean())
-    size = float(n)
-    if trials > n > 1 and 0 < p < 1:
-        variance = float(means.var(ddof=1)) / n
-        if variance > 0:
-            t_ratio = stats.norm.ppf(0.5 + level / 2) / stats.t.ppf(0.5 + level / 2, n - 1)
-            size = min(max(p * (1 - p) / variance * float(t_ratio) ** 2, n), trials)
-    interval = wilson if method == "wilson" else clopper_pearson
-    return interval(p * size, size, level)
-
-
-def bounded_mean(values: Sequence[float], level: float = 0.95) -> Interval:
-    """Interval for the mean of values in [0, 1]: Student's t, cut to [0, 1].
-
-    Without spread (all values equal) it falls back on Wilson's width for that many trials, because
-    a zero-width interval would claim certainty.
-    """
-    x = np.asarray(values, dtype=np.float64)
-    if x.size == 0:
-        raise ValueError("an interval for the mean of no values: expected at least one")
-    mean = float(x.mean())
-    if x.size == 1 or float(x.std(ddof=1)) == 0.0:
-        return wilson(mean * x.size, x.size, level)
-    half = (
-        float(stats.t.ppf(0.5 + level / 2, x.size - 1)) * float(x.std(ddof=1)) / math.sqrt(x.size)
-    )
-    return Interval(max(0.0, mean - half), min(1.0, mean + half))
+    means = [sum(c) / len(c) for c in clusters]
+    return mean_interval(means, level, method, most=sum(len(c) for c in clusters))

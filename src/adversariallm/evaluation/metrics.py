@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, special, stats
 
-from adversariallm.evaluation.intervals import Interval, bounded_mean
+from adversariallm.evaluation.intervals import Interval, mean_interval
 from adversariallm.evaluation.success import When, selected_steps
 from adversariallm.evaluation.trials import Floats, Trial
 
@@ -24,7 +24,7 @@ class Estimate:
 
     Attributes:
         value: None where no behavior could be used.
-        interval: over behaviors, Student's t cut to [0, 1]; None without a value.
+        interval: over behaviors (`mean_interval`); None without a value.
         n: behaviors used.
         left_out: behaviors without enough scored samples.
         worst: the mean if every unscored completion had the score 0 (None where that is not
@@ -102,7 +102,7 @@ def _over_behaviors(values: Mapping[str, Sequence[float]], level: float) -> Esti
     if not used:
         return Estimate(None, None, 0, len(values))
     return Estimate(
-        float(np.mean(used)), bounded_mean(used, level), len(used), len(values) - len(used)
+        float(np.mean(used)), mean_interval(used, level), len(used), len(values) - len(used)
     )
 
 

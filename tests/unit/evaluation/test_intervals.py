@@ -10,9 +10,9 @@ from scipy import stats
 
 from adversariallm.core.rng import Rng
 from adversariallm.evaluation.intervals import (
-    bounded_mean,
     clopper_pearson,
     clustered_rate,
+    mean_interval,
     wilson,
 )
 
@@ -89,10 +89,25 @@ def test_empty_cluster_is_refused() -> None:
         clustered_rate([[1.0], []])
 
 
-def test_bounded_mean_is_students_interval_and_never_has_zero_width() -> None:
-    values = [0.1, 0.4, 0.35, 0.8]
-    expected = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
-    got = bounded_mean(values)
-    assert (got.low, got.high) == pytest.approx((max(0.0, expected[0]), min(1.0, expected[1])))
-    assert bounded_mean([0.0] * 10).high > 0.2
-    assert bounded_mean([0.5]).low < 0.2
+def test_mean_interval_is_close_to_students_where_that_is_right() -> None:
+    values = Rng.root(0).child("scores").numpy().beta(4, 4, size=60).tolist()
+    low, high = stats.t.interval(0.95, 59, np.mean(values), stats.sem(values))
+    got = mean_interval(values)
+    assert (got.low, got.high) == pytest.approx((low, high), abs=0.005)
+
+
+def test_mean_interval_never_has_zero_width_and_holds_for_rare_events() -> None:
+    assert mean_interval([0.0] * 10).high > 0.2
+    assert mean_interval([0.5]).low < 0.2
+    rng = Rng.root(0).child("rare").numpy()
+    held = 0
+    for _ in range(300):
+        interval = mean_interval(rng.beta(0.02, 0.98, size=10).tolist())
+        held += interval.low <= 0.02 <= interval.high
+    assert held / 300 > 0.93
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        mean_interval([1.5])
+
+
+def test_binary_values_give_the_binomial_interval() -> None:
+    assert mean_interval([1.0, 0.0, 0.0, 1.0, 0.0]) == wilson(2, 5)
