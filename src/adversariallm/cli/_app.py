@@ -17,6 +17,7 @@ import typer
 from adversariallm.core.errors import AdversariaLLMError, ConfigError
 
 HELP = "Measure how robust a language model is: attacks, judged answers, counted costs."
+INTERRUPTED = 130
 QUIET = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 OVERRIDES = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 
@@ -80,9 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         build()(list(sys.argv[1:] if arguments is None else arguments))
     except SystemExit as done:
+        if done.code == INTERRUPTED:  # typer's word for Ctrl-C
+            return _fail("interrupted; repeat the same command to go on", INTERRUPTED)
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     except KeyboardInterrupt:
-        return _fail("interrupted; repeat the same command to go on", 130)
+        return _fail("interrupted; repeat the same command to go on", INTERRUPTED)
     except AdversariaLLMError as error:
         return _fail(str(error), 2 if isinstance(error, ConfigError) else 1)
     except Exception as error:

@@ -86,6 +86,18 @@ def test_a_place_that_cannot_be_written_is_refused(
     assert "not a folder that can be written" in err
 
 
+def test_an_interrupted_command_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("adversariallm.runs.campaign.preview", interrupted)
+    code, _, err = adversariallm(capsys, "plan", *BASE)
+    assert code == 130
+    assert "repeat the same command to go on" in err
+
+
 def test_lists_are_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = adversariallm(capsys, "list", "datasets", "--json")
     rows = {row["name"]: row for row in json.loads(out)}
@@ -152,18 +164,21 @@ def checkout(root: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("kind", PLACES)
-def test_new_writes_a_plug_in_and_a_failing_test(kind: str, tmp_path: Path) -> None:
-    code, test = create(kind, "my_thing", checkout(tmp_path))
-    scope: dict[str, Any] = {"__name__": f"my_{kind}"}
-    exec(compile(code.read_text(), str(code), "exec"), scope)
-    assert scope["INFO"].name == "my_thing"
+def test_new_writes_a_plug_in_and_a_failing_test(tmp_path: Path) -> None:
+    checkout(tmp_path)
+    tests = []
+    for kind in PLACES:
+        code, test = create(kind, f"my_{kind}", tmp_path)
+        scope: dict[str, Any] = {"__name__": f"my_{kind}"}
+        exec(compile(code.read_text(), str(code), "exec"), scope)
+        assert scope["INFO"].name == f"my_{kind}"
+        tests.append(str(test))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
         capture_output=True, text=True, cwd=tmp_path, check=False,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "failed" in done.stdout
+    assert all(f"FAILED {Path(t).relative_to(tmp_path)}" in done.stdout for t in tests)
 
 
 def test_new_never_overwrites_and_checks_the_name(tmp_path: Path) -> None:
