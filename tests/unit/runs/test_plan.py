@@ -12,7 +12,7 @@ import pytest
 from adversariallm.core import plugins
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.errors import ConfigError, NeedsError, UnknownNameError
-from adversariallm.core.protocols import AttackInfo, DatasetInfo, Needs
+from adversariallm.core.protocols import AttackInfo, DatasetInfo, DefenseInfo, Needs
 from adversariallm.core.types import Behavior, Conversation
 from adversariallm.datasets import Dataset, DatasetConfig
 from adversariallm.runs.origins import origins
@@ -50,10 +50,18 @@ def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     for module in modules:
         module.__file__ = str(tmp_path / "toy.py")
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    points = [EntryPoint(m.INFO.name, m.__name__, "adversariallm.attacks") for m in modules]
-    monkeypatch.setattr(
-        plugins, "entry_points", lambda group: points if group == "adversariallm.attacks" else []
-    )
+    shield = ModuleType("toy_shield")
+    shield.INFO = DefenseInfo("shield", "", "", None, passes=Needs.TEXT)  # type: ignore[attr-defined]
+    shield.Config = ToyConfig  # type: ignore[attr-defined]
+    shield.wrap = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, shield.__name__, shield)
+    points = {
+        "adversariallm.attacks": [
+            EntryPoint(m.INFO.name, m.__name__, "adversariallm.attacks") for m in modules
+        ],
+        "adversariallm.defenses": [EntryPoint("shield", "toy_shield", "adversariallm.defenses")],
+    }
+    monkeypatch.setattr(plugins, "entry_points", lambda group: points.get(group, []))
     yield tmp_path
 
 
@@ -185,6 +193,36 @@ def test_ensembles_and_helpers_are_part_of_the_run() -> None:
     )
     assert spec.helpers["attacker"].identity == {"weights": "h", "dtype": "float32"}
     assert planned("helpers.attacker=h").todo[0].task.spec.helpers == {}
+
+
+def test_a_gradient_attack_needs_a_defense_that_lets_gradients_through() -> None:
+    attack = ("attack=greedy_gradient", "defense=shield")
+    assert len(planned(*attack).todo) == 4  # unaware: the bare model is attacked
+    with pytest.raises(NeedsError, match="defense 'shield' lets through only text"):
+        planned(*attack, "knowledge=adaptive")
+    with pytest.raises(NeedsError, match="knowledge=black_box gives only text"):
+        planned(*attack, "knowledge=black_box")
+    assert len(planned("defense=shield", "knowledge=black_box").todo) == 4
+
+
+def test_defenses_and_what_is_known_of_them_are_part_of_the_run() -> None:
+    def ids(*arguments: str) -> set[str]:
+        return {r.run_id for r in planned(*arguments).todo}
+
+    bare = ids()
+    assert ids("defense=none") == bare == ids("knowledge=adaptive")
+    assert len(ids("defense=none,shield")) == 8
+    assert not bare & ids("defense=shield")
+    assert not ids("defense=shield") & ids("defense=shield", "knowledge=adaptive")
+    assert not ids("defense=shield") & ids("defense=shield", "defenses.shield.num_steps=7")
+    stacked = planned("defense=[shield,shield]").todo[0].task.spec.defense
+    assert [d.name for d in stacked] == ["shield", "shield"]
+
+
+def test_stopping_judges_are_part_of_the_run_by_their_fingerprint() -> None:
+    spec = planned("stopping.judge=target_prefix", "stopping.threshold=0.7").todo[0].task.spec
+    assert spec.stopping.judge_fingerprint == "fingerprint of target_prefix"
+    assert spec.run_id not in {r.run_id for r in planned().todo}
 
 
 def test_models_with_dots_and_slashes_take_options() -> None:
