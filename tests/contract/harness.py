@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from adversariallm.core.budget import Budget
+import torch
+
+from adversariallm.core.budget import Budget, Usage
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.plugins import ATTACKS
-from adversariallm.core.protocols import Needs
+from adversariallm.core.protocols import Needs, Work
 from adversariallm.core.records import RunDocument
+from adversariallm.core.rng import Rng
 from adversariallm.core.types import Behavior, Conversation, Message
 from adversariallm.models.fakes import ScriptedModel
 from adversariallm.models.tiny import tiny_model
@@ -94,6 +98,21 @@ def tiny_helper() -> Any:
     return tiny_model("qwen2", seed=1)
 
 
+@dataclass(frozen=True)
+class FixedDirection:
+    vector: torch.Tensor
+    work: Work = Work(Usage(forward_passes=2, flops=1000))
+
+
+def contract_model() -> Any:
+    """A tiny model; random weights refuse nothing, so its refusal direction is made up."""
+    model = tiny_model("llama")
+    width = model.embed([0]).shape[1]
+    direction = FixedDirection(torch.randn(width, generator=Rng.root(7).torch()))
+    model.refusal_direction = lambda *groups, **options: direction
+    return model
+
+
 def resources(name: str, model: Any, **rest: Any) -> Resources:
     module = ATTACKS.load(name)
     assets = getattr(module, "EXAMPLE_ASSETS", {})
@@ -138,11 +157,20 @@ class Counting:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._model, name)
-        if name not in ("generate", "losses", "gradient", "next_logits", "soft_losses"):
+        if name not in (
+            "generate",
+            "losses",
+            "gradient",
+            "next_logits",
+            "soft_losses",
+            "generate_without",
+        ):
             return value
 
         def counted(first: Any, *args: Any, **kwargs: Any) -> Any:
-            rows = [first] if name == "gradient" else first
+            rows = {"gradient": [first], "generate_without": args[0] if args else ()}.get(
+                name, first
+            )
             named = {k: getattr(v, "__qualname__", v) for k, v in sorted(kwargs.items())}
             extra = repr((args, named))
             for k, row in enumerate(rows):

@@ -24,5 +24,18 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 SHOWN_ELSEWHERE = {
+    # the contract model's direction is made up, so nothing that finds one can matter
+    (
+        "gcg_refusal",
+        "num_train",
+    ): "tests/unit/models/test_directions.py::test_the_choice_and_its_measures_equal_the_plain_search",
+    (
+        "gcg_refusal",
+        "num_validation",
+    ): "tests/unit/models/test_directions.py::test_the_choice_and_its_measures_equal_the_plain_search",
+    (
+        "gcg_refusal",
+        "refusal_tokens",
+    ): "tests/unit/models/test_directions.py::test_the_choice_and_its_measures_equal_the_plain_search",
     ("gcg", "early_stop"): "tests/unit/attacks/test_gcg.py::test_early_stop",
 }

@@ -149,6 +149,14 @@ Objective = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """Maps float32 target logits `[W, T, V]` and target ids `[W, T]` to losses `[W]`, row by row."""
 
 
+class Direction(Protocol):
+    """A direction in the residual stream."""
+
+    @property
+    def vector(self) -> torch.Tensor:
+        """`[d]` float32."""
+
+
 @runtime_checkable
 class ChatModel(Protocol):
     """A thing that answers."""
@@ -233,6 +241,26 @@ class WhiteBoxModel(ChatModel, Protocol):
 
     def next_logits(self, inputs: Sequence[Sequence[int]], *, shared: int = 0) -> Logits:
         """Logits after each input."""
+
+    def refusal_direction(
+        self,
+        harmful: Sequence[Conversation],
+        harmless: Sequence[Conversation],
+        harmful_validation: Sequence[Conversation],
+        harmless_validation: Sequence[Conversation],
+        *,
+        refusal_tokens: Sequence[str] = ("I",),
+    ) -> Direction:
+        """The residual direction whose ablation lowers refusal most; booked as set-up."""
+
+    def generate_without(
+        self,
+        direction: torch.Tensor,
+        inputs: Sequence[Conversation | ModelInput],
+        generation: GenerationConfig,
+        rngs: Sequence[Rng],
+    ) -> list[Reply]:
+        """As `generate`, with a direction `[d]` ablated from the residual stream."""
 
     def soft_losses(
         self,

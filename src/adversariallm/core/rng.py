@@ -84,4 +84,5 @@ def torch_permutation(n: int, seed: int) -> list[int]:
     """
     import torch
 
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()  # type: ignore[no-any-return]
+    order: list[int] = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
+    return order
