@@ -49,7 +49,7 @@ BASE = ("model=smollm2-135m", "dataset=starter_harmful", "attack=direct")
     ("arguments", "part"),
     [
         (("model=smollm2-135", *BASE[1:]), "Did you mean 'smollm2-135m'"),
-        ((*BASE[:2], "attack=dirct"), "Did you mean 'direct'"),
+        ((*BASE[:2], "attack=directt"), "Did you mean 'direct'"),
         ((BASE[0], "dataset=starter_harmfull", BASE[2]), "Did you mean 'starter_harmful'"),
         ((*BASE, "judge=refusal"), "refusal_prefix"),
         ((*BASE, "sede=3"), "Did you mean seed?"),
