@@ -307,8 +307,8 @@ class ChatTokenizer:
 
     def _opening(self, conversation: Conversation) -> str:
         """What stands between the generation prompt and a prefill or target."""
-        _, opening, _ = self.template.answer_opening(conversation)
-        if self.answer_at == "start" and opening.strip():
+        opening = self.template.answer_opening(conversation)
+        if opening is None or (self.answer_at == "start" and opening.strip()):
             return ""
         return opening
 
@@ -321,38 +321,37 @@ class ChatTokenizer:
         prefill: str,
     ) -> Segments:
         rendered = self.render(conversation, prefill=prefill)
-        shift = len(self.prepare(conversation)) - len(conversation)
         ids, offsets = self.codec.encode_with_offsets(rendered.text)
         bos = self.missing_bos(ids)
         ids, offsets = [*bos, *ids], [*[(0, 0)] * len(bos), *offsets]
-        note: dict[str, Any] = {"target": target}
+        note: dict[str, Any] = {}
         cuts: list[Cut] = []
         edges: list[tuple[int, str, str]] = []
         if turn is not None:
-            self._refuse_altered(rendered, turn + shift)
-            span, trim = rendered.spans[turn + shift], rendered.trims[turn + shift]
-            content = conversation[turn].content
-            stripped = len(content) - len(content.lstrip(trim.left or None))
-            shift_chars = span.start - (stripped if trim.left is not None else 0)
-            clean = []
-            for s in slots:
-                a = min(max(s.start + shift_chars, span.start), span.end)
-                b = min(max(s.end + shift_chars, span.start), span.end)
-                cut = cut_slot(rendered.text, offsets, a, b)
-                cuts.append(cut)
-                edges += [(a, "prompt", "slot"), (b, "slot", "post")]
-                start = cut.char_start - shift_chars if cut.char_start != a else s.start
-                end = cut.char_end - shift_chars if cut.char_end != b else s.end
-                clean.append({"start": start, "end": end, "lead": cut.lead})
-            note["slots"] = {"turn": turn, "chars": clean}
+            places, shift = self._places(conversation, rendered, turn, slots)
+            cuts = [cut_slot(rendered.text, offsets, start, end) for start, end in places]
+            edges = [
+                edge
+                for start, end in places
+                for edge in ((start, "prompt", "slot"), (end, "slot", "post"))
+            ]
+            chars = [
+                {
+                    "start": slot.start if cut.char_start == start else cut.char_start - shift,
+                    "end": slot.end if cut.char_end == end else cut.char_end - shift,
+                    "lead": cut.lead,
+                }
+                for slot, (start, end), cut in zip(slots, places, cuts, strict=True)
+            ]
+            note["slots"] = {"turn": turn, "chars": chars}
         if rendered.altered:
             note["altered"] = [a._asdict() for a in rendered.altered]
         spans = label_spans(offsets, rendered.spans, cuts, len(ids))
-        target_ids, target_merge = self._target(conversation, rendered.text, ids, target, prefill)
-        if target_merge is not None:
-            note["target_merge"] = target_merge
+        target_ids: tuple[int, ...] = ()
         if target is not None:
+            target_ids, facts = self._target(conversation, rendered.text, ids, target, prefill)
             spans = (*spans, Span("target", len(ids), len(ids) + len(target_ids)))
+            note |= {"target": target, **facts}
         return Segments(
             ids=(*ids, *target_ids),
             spans=spans,
@@ -362,27 +361,56 @@ class ChatTokenizer:
             note=note,
         )
 
+    def _places(
+        self,
+        conversation: Conversation,
+        rendered: Rendered,
+        turn: int,
+        slots: Sequence[CharSlot],
+    ) -> tuple[list[tuple[int, int]], int]:
+        """Character ranges of the slots in the rendered text, and how far the content is moved."""
+        index = turn + len(self.prepare(conversation)) - len(conversation)
+        self._refuse_altered(rendered, index)
+        span, trim = rendered.spans[index], rendered.trims[index]
+        content = conversation[turn].content
+        kept = content if trim.left is None else content.lstrip(trim.left or None)
+        shift = span.start - (len(content) - len(kept))
+
+        def moved(at: int) -> int:
+            return min(max(at + shift, span.start), span.end)
+
+        return [(moved(s.start), moved(s.end)) for s in slots], shift
+
     def _target(
         self,
         conversation: Conversation,
         text: str,
         input_ids: Sequence[int],
-        target: str | None,
+        target: str,
         prefill: str,
-    ) -> tuple[tuple[int, ...], list[str] | None]:
-        """Target ids in context, and the two readings where the target merges with the input."""
-        if target is None:
-            return (), None
+    ) -> tuple[tuple[int, ...], dict[str, Any]]:
+        """Target ids in their context, and what is odd about them.
+
+        `target_inside_trace`: the generation prompt opens a trace, so the target stands in it.
+        `target_merge`: the end of the input, as it is and as it becomes with the target behind it.
+        """
+        facts: dict[str, Any] = {}
         spoken = len(conversation) and conversation[len(conversation) - 1].role == "assistant"
         if not prefill and not spoken:
-            target = self._opening(self.prepare(conversation)) + target
-        joint = self.encode_text(text + target)
-        n = len(input_ids)
+            prepared = self.prepare(conversation)
+            if self.template.answer_opening(prepared) is None:
+                facts["target_inside_trace"] = True
+            target = self._opening(prepared) + target
+        joint, n = self.encode_text(text + target), len(input_ids)
         if joint[:n] == tuple(input_ids):
-            return joint[n:], None
-        same = next(k for k, (a, b) in enumerate(zip(joint, input_ids, strict=False)) if a != b)
-        alone = self.codec.encode(target)
-        return tuple(alone), [self.codec.decode(input_ids[same:]), self.codec.decode(joint[same:n])]
+            return joint[n:], facts
+        pairs = enumerate(zip(joint, input_ids, strict=False))
+        same = next((k for k, (one, other) in pairs if one != other), len(joint))
+        facts["target_merge"] = [
+            self.codec.decode(input_ids[same:]),
+            self.codec.decode(joint[same : max(n, same + 1)]),
+        ]
+        return tuple(self.codec.encode(target)), facts
 
     def _refuse_altered(self, rendered: Rendered, index: int) -> None:
         for a in rendered.altered:

@@ -170,20 +170,18 @@ class ChatTemplate:
         found = _assemble(self._learn(messages, add_generation_prompt), messages, text)
         return found or self._locate_singly(messages, add_generation_prompt, text)
 
-    def answer_opening(self, conversation: Conversation) -> tuple[str, str, bool]:
-        """The text with the generation prompt, what comes before an answer, and if that is sure.
+    def answer_opening(self, conversation: Conversation) -> str | None:
+        """What stands between the generation prompt and an answer.
 
-        The second is "" for most templates, a blank for some, a header for templates with channels
-        or an empty thinking block. The third is False where the generation prompt itself opens
-        something that an answer in a finished conversation does not have (a reasoning trace).
+        Nothing for most templates, a blank for some, a header for templates with channels, an empty
+        thinking block. None where the generation prompt itself opens what an answer in a finished
+        conversation does not have (a reasoning trace).
         """
         prompt = self.text(conversation.messages, True)
         mark = "\ue0f0answer\ue0f1"
         turns = (*conversation.messages, Message("assistant", mark))
         head, found, _ = self.text(turns, False).partition(mark)
-        if not found or not head.startswith(prompt):
-            return prompt, "", bool(found) and head == prompt
-        return prompt, head[len(prompt) :], True
+        return head[len(prompt) :] if found and head.startswith(prompt) else None
 
     def end_of_turn(self) -> str:
         """The literal text that follows the answer in a finished conversation."""

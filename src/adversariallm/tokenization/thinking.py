@@ -5,6 +5,7 @@ What marks a trace is read from the template and the vocabulary, not from a mode
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,11 +89,12 @@ def _find(
 ) -> tuple[int, int] | None:
     """Half-open id range of the first occurrence of a mark, found through the decoded text."""
     context = list(input_ids)[-8:]
-    for end in range(1, len(ids) + 1):
-        text = chat.codec.decode_after(context, ids[:end])
-        if text is not None and mark in text:
-            for start in range(end - 1, -1, -1):
-                part = chat.codec.decode_after([*context, *ids[:start]], ids[start:end])
-                if part is not None and mark in part:
-                    return start, end
-    return None
+
+    def seen(start: int, end: int) -> bool:
+        text = chat.codec.decode_after([*context, *ids[:start]], ids[start:end])
+        return text is not None and mark in text
+
+    if not seen(0, len(ids)):
+        return None
+    end = 1 + bisect_left(range(1, len(ids) + 1), True, key=lambda n: seen(0, n))
+    return next(start for start in range(end - 1, -1, -1) if seen(start, end)), end

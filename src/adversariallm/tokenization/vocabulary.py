@@ -25,8 +25,8 @@ def vocabulary_mask(
     """`[rows]` bool, true where a token may be used.
 
     Never true: ids without an embedding row or beyond the tokenizer, tokens without a text of their
-    own (fragments of characters, empty ones), and tokens that do not come back when their text is
-    tokenized alone in no context at all.
+    own (fragments of characters, empty ones), and twins that no text produces, such as the byte
+    token of a letter that has a token of its own.
 
     Args:
         tokenizer: a transformers tokenizer or a `Codec` (which remembers its masks).
@@ -63,9 +63,10 @@ def _allowed(by_content: _ByContent, ascii_only: bool, allow_special: bool) -> t
     """Ids that may be used, ascending."""
     codec = by_content.codec
     special = codec.special_ids | codec.added.keys()
+    dead = _dead_twins(codec)
     out = []
     for i, piece in enumerate(codec.pieces):
-        if not piece:
+        if not piece or i in dead:
             continue
         if i in special and not (allow_special and codec.encode(piece) == [i]):
             continue
@@ -73,3 +74,16 @@ def _allowed(by_content: _ByContent, ascii_only: bool, allow_special: bool) -> t
             continue
         out.append(i)
     return tuple(out)
+
+
+def _dead_twins(codec: Codec) -> set[int]:
+    """Ids that read like another id and that encoding their text gives in no common context."""
+    by_text: dict[str, list[int]] = {}
+    for i, piece in enumerate(codec.pieces):
+        if piece:
+            by_text.setdefault(piece, []).append(i)
+    shared = [t for t, ids in by_text.items() if len(ids) > 1]
+    produced: set[int] = set()
+    for context in ("", "a", " ", "\n", ".", "1"):
+        produced.update(*codec.encode_batch([context + t for t in shared]))
+    return {i for t in shared for i in by_text[t]} - produced

@@ -166,12 +166,24 @@ def test_a_target_may_stand_before_or_after_an_empty_trace(
     assert off.render(STORY).text.endswith("<think>\n\n</think>\n\n")
 
 
-def test_a_target_that_merges_with_the_template_is_reported(trained: Any) -> None:
-    chat = ChatTokenizer(trained, "{{ messages[0].content }}\n\nto t")
-    segments = chat.segments(Conversation.user("cat"), target="he dog")
-    if "target_merge" in segments.note:
-        assert "".join(segments.note["target_merge"])
-    assert segments.input_ids == chat.encode(Conversation.user("cat"))
+def test_a_target_that_merges_with_the_template_is_reported(tokenizer_of: Any) -> None:
+    chat = ChatTokenizer(tokenizer_of.codec("smollm2"), "{{ messages[0].content }} The")
+    segments = chat.segments(Conversation.user("A cat."), target="re it is")
+    assert segments.note["target_merge"] == [" The", " There"]
+    assert segments.input_ids == chat.encode(Conversation.user("A cat."))
+    assert chat.decode(segments.target_ids) == "re it is"
+    assert "target_merge" not in chat.segments(Conversation.user("A cat."), target=" end").note
+
+
+def test_a_target_inside_a_trace_that_the_prompt_opened_is_flagged(tokenizer_of: Any) -> None:
+    source = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+    )
+    chat = ChatTokenizer(tokenizer_of.codec("qwen3"), source)
+    segments = chat.segments(STORY, target="Sure")
+    assert segments.note["target_inside_trace"] is True
+    assert chat.decode(segments.ids).endswith("<think>\nSure")
 
 
 def test_prefill_continues_the_answer_and_is_kept(tokenizer_of: Any) -> None:
