@@ -61,6 +61,7 @@ def estimate(workshop: Workshop, plans: list[Plan]) -> float:
     model = workshop.model(first)
     talks = [Conversation.user(f"Describe a garden with {n} trees.") for n in range(8)]
     rngs = [Rng.root(n) for n in range(8)]
+    model.generate(talks, GenerationConfig(max_new_tokens=1), rngs)  # the first call warms up
     start = time.perf_counter()
     model.generate(talks, GenerationConfig(max_new_tokens=1), rngs)
     prefilled = time.perf_counter()
@@ -74,7 +75,7 @@ def estimate(workshop: Workshop, plans: list[Plan]) -> float:
             options = run_.task.spec.attack.options
             steps = 1 + options.get("num_steps", 0)
             width = options.get("num_candidates", options.get("search_width", 0))
-            inputs += steps * (1 + width)
+            inputs += steps * (1 + width / 2)  # candidates share what stands before the slot
             tokens += steps * run_.task.spec.generation.max_new_tokens
     return inputs * per_input + tokens * per_token
 
@@ -86,6 +87,7 @@ def main(out: str = "out/demo") -> int:
     plans = [preview(*arguments) for arguments in todo]
     workshop = Workshop()
     if any(p.todo for p in plans):
+        say("measuring this machine for an estimate ...")
         seconds = estimate(workshop, plans)
         say(f"{sum(len(p.todo) for p in plans)} runs, about {duration(seconds)} on this machine")
     code = 0

@@ -235,7 +235,7 @@ def test_models_with_dots_and_slashes_take_options() -> None:
     [
         ("attacks.toy.num_step=5", "Did you mean attacks.toy.num_steps?"),
         ("attacks.tov.num_steps=5", "Did you mean 'toy'"),
-        ("atack=toy", "Did you mean attack"),
+        ("attackk=toy", "Did you mean attack"),
         ("models.m.dtpe=float32", "Did you mean models.m.dtype"),
         ("helpers.atacker=m", "Did you mean helpers.attacker?"),
         ("judge=refusal_prefx", "refusal_prefix"),
