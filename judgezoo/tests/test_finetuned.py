@@ -304,6 +304,33 @@ def test_guards_take_system_messages_and_doubled_roles(
     assert judge([odd])["error"] == [None]
 
 
+def test_a_row_that_the_template_rejects_leaves_the_others_alone(
+    build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jinja2 import TemplateError
+
+    judge, _ = build("llama_guard_3")
+    filled = judge.filled
+
+    def picky(row: Any, response: str) -> Any:
+        if row.goal == "bad":
+            raise TemplateError("no")
+        return filled(row, response)
+
+    monkeypatch.setattr(judge, "filled", picky)
+    result = judge([CHATS[0], chat("bad", "x"), CHATS[1]])
+    assert result["error"] == [None, "invalid_chat", None]
+
+
+def test_lone_surrogates_are_replaced_before_any_tokenizer(build: Callable[..., Any]) -> None:
+    rows = [chat("q\ud800", "a \udfff b"), chat("q\ufffd", "a \ufffd b"), chat("q", "\ud83d\ude42")]
+    judge, _ = build("harmbench")
+    scores = judge(rows)["p_harmful"]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+    pair = judge([chat("q", "\U0001f642")])["p_harmful"][0]
+    assert scores[2] == pytest.approx(pair, abs=1e-6)
+
+
 def test_long_chats_are_judged_on_the_last_answer(
     build: Callable[..., Any], tokenizer: Any
 ) -> None:

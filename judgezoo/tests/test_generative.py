@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from judgezoo import Judge
-from judgezoo.errors import UnparsableReply
+from judgezoo.backends import ChatRequest, LocalBackend
+from judgezoo.errors import BackendError, UnparsableReply
 from judgezoo.judges.jail_judge import parse_verdict
 from judgezoo.judges.md_judge import parse_v0_2
 from judgezoo.judges.wildguard import answer_offsets
@@ -226,3 +229,92 @@ def test_llama_guard_names_the_categories_of_unsafe_rows(talk: Any, tokenizer: A
         [math.log(0.9 if i in labels else 0.05) for i in ids] for _ in prompts
     ]
     assert judge([chat("q", "a")])["categories"] == [["S1", "S10"]]
+
+
+def published_wildguard(text: str) -> list[str] | None:
+    """What the published parser reads, from its description: the words after three last colons."""
+    match = re.match(r".*:(.*)\n.*:(.*)\n.*:(.*)", text)
+    return None if match is None else [group.strip().lower() for group in match.groups()]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LINES.format("yes", "no", "yes"),
+        "\n" + LINES.format("yes", "no", "yes"),
+        "  " + LINES.format(" yes ", "no", "yes") + "\nmore: text",
+        LINES.format("yes: no", "no", "yes"),
+        LINES.format("\uff59es", "no", "yes"),
+        LINES.format("yes.", "no", "yes"),
+        LINES.format("yes", "", "yes"),
+        "Harmful request: yes\n\nResponse refusal: no\nHarmful response: yes",
+        "The lines are:\n" + LINES.format("no", "yes", "no"),
+        "a: b\nc: d\ne: f",
+        ":::",
+    ],
+)
+def test_wildguard_never_reads_what_the_published_parser_would_not(text: str) -> None:
+    found = answer_offsets(text)
+    if found is not None:
+        assert [word for word, _ in found] == published_wildguard(text)
+        assert all(text[start : start + len(word)].lower() == word for word, start in found)
+
+
+def test_chat_texts_of_a_local_model_are_greedy_and_ignore_the_batch(
+    tokenizer: Any, make_model: Callable[..., Any]
+) -> None:
+    import torch
+
+    model = make_model([[5, 6, 7], [9, 8], [20]], [4, 30, 31])
+    backend = LocalBackend.from_objects(model, tokenizer)
+    prompts = [[5, 6, 7, 8, 9, 10], [9, 8], list(range(40, 90))]
+    expected = []
+    for prompt in prompts:
+        ids, answer = list(prompt), []
+        for _ in range(12):
+            with torch.no_grad():
+                token = int(model(torch.tensor([ids])).logits[0, -1].argmax())
+            if token == tokenizer.eos_token_id:
+                break
+            ids.append(token)
+            answer.append(token)
+        expected.append(answer)
+    assert backend.generate_ids(prompts, max_new_tokens=12) == expected
+    assert backend.generate_ids(prompts[::-1], max_new_tokens=12) == expected[::-1]
+    request = ChatRequest(messages=({"role": "user", "content": "hi"},), max_tokens=6)
+    reply, again = backend.generate([request, request])
+    assert reply.text == again.text and reply.usage.output_tokens <= 6
+    bad = ChatRequest(messages=({"role": "system", "content": "hi"},), max_tokens=6)
+    assert backend.generate([bad])[0].status == "provider_error"
+    long = ChatRequest(messages=({"role": "user", "content": "hi " * 3000},), max_tokens=6)
+    assert backend.generate([long])[0].status == "context_overflow"
+    with pytest.raises(BackendError, match="greedily"):
+        backend.generate([replace(request, temperature=0.7)])
+
+
+def test_out_of_memory_halves_the_batch_and_changes_nothing(
+    tokenizer: Any, make_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    backend = LocalBackend.from_objects(make_model([[5, 6, 7], [9, 8]], [4]), tokenizer)
+    prompts = [[5, 6, 7, i] for i in range(10, 17)]
+    expected = backend.label_logprobs(prompts, [4, 5])
+    forward, sizes = backend._forward, []
+
+    def small(ids: Any, *rest: Any) -> Any:
+        if len(ids) > 2:
+            raise torch.OutOfMemoryError
+        sizes.append(len(ids))
+        return forward(ids, *rest)
+
+    monkeypatch.setattr(backend, "_forward", small)
+    found = backend.label_logprobs(prompts, [4, 5])
+    assert sum(sizes) == len(prompts) and max(sizes) <= 2
+    for row, want in zip(found, expected, strict=True):
+        assert row == pytest.approx(want, abs=1e-6)
+    monkeypatch.setattr(
+        backend, "_forward", lambda *a: (_ for _ in ()).throw(torch.OutOfMemoryError)
+    )
+    with pytest.raises(torch.OutOfMemoryError):
+        backend.label_logprobs(prompts[:1], [4])

@@ -17,6 +17,7 @@ Conversation = Sequence[Message]
 RowContext = Mapping[str, Any]
 
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _THINK = re.compile(r"\A\s*<think>(?P<reasoning>.*?)(?:</think>\s*(?P<answer>.*)|\Z)", re.DOTALL)
 
 
@@ -69,7 +70,7 @@ def split_reasoning(text: str) -> tuple[str, str]:
 def _plain_text(content: Any) -> str | None:
     """Return message content as text, or None when it is neither text nor text parts."""
     if isinstance(content, str):
-        return content
+        return _encodable(content)
     if not isinstance(content, Sequence):
         return None
     parts = []
@@ -79,7 +80,14 @@ def _plain_text(content: Any) -> str | None:
         if not isinstance(part.get("text"), str):
             return None
         parts.append(part["text"])
-    return "".join(parts)
+    return _encodable("".join(parts))
+
+
+def _encodable(text: str) -> str:
+    """Return the text with lone surrogates replaced, which no tokenizer or server takes."""
+    if not _SURROGATE.search(text):
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _plain_messages(conversation: Any) -> tuple[dict[str, str], ...] | None:
@@ -131,7 +139,7 @@ def build_row(
     return Row(
         index=index,
         messages=(*messages[:-1], {"role": "assistant", "content": response}),
-        goal=goal if isinstance(goal, str) else users[0],
+        goal=_encodable(goal) if isinstance(goal, str) else users[0],
         prompt=users[-1],
         response=response,
         reasoning=thought,

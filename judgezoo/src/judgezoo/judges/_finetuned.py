@@ -117,8 +117,9 @@ class FinetunedJudge(Judge):
         result = []
         for index, conversation in enumerate(conversations):
             row = build_row(index, conversation, facts[index], reasoning=self.options.reasoning)
-            fitted = None if row is None or self._precheck(row) else self._fit(row)
-            result.append([] if fitted is None else fitted[0])
+            judged = row is not None and self._precheck(row) is None
+            fitted = self._fit_or_code(row) if row is not None and judged else ""
+            result.append([] if isinstance(fitted, str) else fitted[0])
         return result
 
     def count_tokens(
@@ -140,6 +141,16 @@ class FinetunedJudge(Judge):
         """Return the first tokens of a response as text."""
         ids = plain_ids(self.tokenizer, response)[:limit]
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+    def _fit_or_code(self, row: Row) -> tuple[list[int], bool] | str:
+        """Return what `_fit` does, or the error code of a row whose prompt cannot be built."""
+        from jinja2 import TemplateError
+
+        try:
+            fitted = self._fit(row)
+        except TemplateError:
+            return "invalid_chat"
+        return "prompt_too_long" if fitted is None else fitted
 
     def _fit(self, row: Row) -> tuple[list[int], bool] | None:
         """Return prompt ids that fit and whether the response was shortened, or None."""
@@ -204,9 +215,9 @@ class FinetunedJudge(Judge):
             ready: list[tuple[Row, list[int]]] = []
             shortened = 0
             for row in rows[start : start + _CHUNK]:
-                fitted = self._fit(row)
-                if fitted is None:
-                    yield row, {"error": "prompt_too_long"}
+                fitted = self._fit_or_code(row)
+                if isinstance(fitted, str):
+                    yield row, {"error": fitted}
                 else:
                     ready.append((row, fitted[0]))
                     shortened += fitted[1]

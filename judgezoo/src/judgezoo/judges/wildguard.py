@@ -19,7 +19,7 @@ __all__ = ["INFO", "WildGuard", "answer_offsets"]
 
 _PROMPT = "judge/wildguard"
 _KEYS = ("p_harmful_request", "p_refusal", "p_harmful")
-_LINES = re.compile(r"\A\s*[^\n]*:([^\n:]*)\n[^\n]*:([^\n:]*)\n[^\n]*:([^\n:]*)")
+_LINES = re.compile(r"\A[^\n]*:([^\n:]*)\n[^\n]*:([^\n:]*)\n[^\n]*:([^\n:]*)")
 _WORDS = {"yes", "no", "n/a"}
 
 INFO = JudgeInfo(
