@@ -94,6 +94,9 @@ class Setting:
 def setting_of(document: Document) -> Setting:
     """The setting of a run document."""
     config = {k: v for k, v in document["config"].items() if k not in ("fit", "evaluated", "seed")}
+    names = "+".join(_model_names(document)) or "(unknown model)"
+    if "evaluated_model" in config:
+        names = f"{config['evaluated_model']} (fitted on {names})"
     used = document["config"].get("evaluated") or document["config"].get("fit") or {}
     fitted = document["config"].get("fit") or {}
     config["dataset"] = {k: used[k] for k in ("dataset", "content_hash") if k in used}
@@ -101,7 +104,7 @@ def setting_of(document: Document) -> Setting:
         config["fit"] = fitted
     return Setting(
         key=stable_hash(config),
-        model="+".join(_model_names(document)) or "(unknown model)",
+        model=names,
         attack=_name(document["config"].get("attack")) or "(unknown attack)",
         dataset=str(used.get("dataset", "(unknown dataset)")),
         defense="+".join(filter(None, map(_name, document["config"].get("defense") or ()))),
@@ -129,10 +132,34 @@ def judges_of(documents: Iterable[Document]) -> list[str]:
     )
 
 
+def parts_of(document: Document) -> list[Document]:
+    """The document, cut by evaluated model and into fitted and held-out behaviors.
+
+    A universal attack is fitted on some behaviors and models and tried on others; their rates do
+    not belong into one. Every part keeps the ledgers of the whole run, which were spent once.
+    """
+    fitted = set((document["config"].get("fit") or {}).get("ids", ()))
+    keys = [(r.get("model", ""), r["behavior"]["id"] not in fitted) for r in document["runs"]]
+    models = {model for model, _ in keys}
+    mixed = len(models) > 1 or len({held for _, held in keys}) > 1
+    if not mixed or len(fitted) < 1:
+        return [document]
+    parts: list[Document] = []
+    for model, held_out in dict.fromkeys(keys):
+        config = dict(document["config"])
+        if len(models) > 1:
+            config["evaluated_model"] = model
+        if held_out:
+            config["behaviors"] = "held out"
+        runs = [r for r, k in zip(document["runs"], keys, strict=True) if k == (model, held_out)]
+        parts.append({**document, "config": config, "runs": runs})
+    return parts
+
+
 def group_by_setting(documents: Iterable[Document]) -> list[tuple[Setting, list[Document]]]:
-    """Documents by setting, in the order of dataset, model, defense, attack."""
+    """Parts of documents by setting, in the order of dataset, model, defense, attack."""
     groups: dict[str, tuple[Setting, list[Document]]] = {}
-    for document in documents:
+    for document in (part for whole in documents for part in parts_of(whole)):
         setting = setting_of(document)
         groups.setdefault(setting.key, (setting, []))[1].append(document)
     return sorted(

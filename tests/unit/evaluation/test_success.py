@@ -171,6 +171,28 @@ def test_items_and_seeds_share_a_setting_and_anything_else_splits_it() -> None:
     assert sorted(labels.values()) == ["gcg", "gcg (num_steps=5)"]
 
 
+def test_models_and_held_out_behaviors_of_a_universal_run_are_rated_apart() -> None:
+    whole = fake_document([[1.0]], behavior="seen", attack="gcg_universal")
+    other = fake_document([[0.0]], behavior="new")["runs"][0]
+    runs = [{**r, "model": m} for m in ("m1", "m2") for r in (whole["runs"][0], other)]
+    groups = group_by_setting([{**whole, "runs": runs}])
+    assert sorted(s.model for s, _ in groups) == [
+        f"{m} (fitted on toy)" for m in ("m1", "m1", "m2", "m2")
+    ]
+    rates = {
+        (s.config.get("evaluated_model"), s.config.get("behaviors")): rate(
+            trials_of(g, "refusal_prefix")
+        ).value
+        for s, g in groups
+    }
+    assert rates == {
+        ("m1", None): 1.0,
+        ("m1", "held out"): 0.0,
+        ("m2", None): 1.0,
+        ("m2", "held out"): 0.0,
+    }
+
+
 def test_costs_accumulate_and_search_is_apart_from_sampling() -> None:
     document = fake_document([[0.0], [0.0, 0.0]], queries=7, flops=100, seconds=2.0)
     trial = trials_of([document], "refusal_prefix")[0]
