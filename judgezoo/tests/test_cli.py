@@ -82,6 +82,7 @@ def test_mistakes_are_named_before_anything_runs(rows: Path) -> None:
         (["score", str(rows), "--judge", "refusal_prefix", "-o", "x"], InvalidOption),
         (["score", str(rows), "--judge", "pair"], InvalidOption),
         (["score", str(rows), "--judge", "refusal_strings"], AssetMissing),
+        (["score", str(rows), "--judge", "refusal_prefix", "-o", "x=[1"], InvalidOption),
         (["list", "nobody"], UnknownName),
         (["assets", "fetch"], InvalidOption),
         (["assets", "fetch", "judge/pair_sistem"], UnknownName),
@@ -89,6 +90,13 @@ def test_mistakes_are_named_before_anything_runs(rows: Path) -> None:
     ]
     for arguments, error in cases:
         assert isinstance(RUNNER.invoke(app, arguments).exception, error), arguments
+
+
+def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "latin.jsonl"
+    path.write_bytes('["caf\u00e9"]'.encode("latin-1"))
+    done = RUNNER.invoke(app, ["score", str(path), "--judge", "refusal_prefix"])
+    assert isinstance(done.exception, InvalidOption) and "not UTF-8" in str(done.exception)
 
 
 def test_the_program_ends_with_2_and_one_line() -> None:

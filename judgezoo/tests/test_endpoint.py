@@ -300,6 +300,14 @@ def test_backoff_grows_within_its_bounds_and_is_repeatable() -> None:
     assert backoff_s("other", 5, 60.0) != waits[4]
 
 
+def test_the_address_is_the_one_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere.invalid/v1")
+    backend = EndpointBackend(EndpointConfig(model="gpt"))
+    assert backend.identity()["base_url"] == "https://api.openai.com/v1"
+    assert "elsewhere" not in str(backend._driver._client.base_url)  # type: ignore[attr-defined]
+
+
 def test_an_empty_batch_sends_nothing(server: StubServer) -> None:
     backend, _ = endpoint(server)
     assert backend.generate([]) == [] and server.requests == []

@@ -98,7 +98,7 @@ def test_schema_prefill_overflow_and_usage_of_a_real_server(address: str) -> Non
     }
     number, prefilled, sampled, long = served.generate(
         [
-            ChatRequest(messages=question, max_tokens=16, schema=schema),
+            ChatRequest(messages=question, max_tokens=32, schema=schema),
             ChatRequest(messages=question, max_tokens=4, prefill="My number is"),
             ChatRequest(messages=question, max_tokens=4, n=3, temperature=1.0, seed=1),
             ChatRequest(messages=({"role": "user", "content": "word " * 5000},), max_tokens=4),

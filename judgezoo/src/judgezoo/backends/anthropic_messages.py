@@ -38,7 +38,10 @@ class AnthropicDriver:
         self._config = config
         self._key = key
         self._client = anthropic.Anthropic(
-            api_key=key or "none", base_url=config.base_url, max_retries=0, timeout=config.timeout_s
+            api_key=key or "none",
+            base_url=config.address(),
+            max_retries=0,
+            timeout=config.timeout_s,
         )
 
     def call(self, request: ChatRequest, timeout_s: float) -> ChatReply:

@@ -54,13 +54,20 @@ ANTHROPIC_CAPABILITIES = Capabilities(
 )
 
 
+_OWN_ADDRESS = {
+    "openai": "https://api.openai.com/v1",
+    "anthropic": "https://api.anthropic.com",
+}
+
+
 class EndpointConfig(BaseModel):
     """One remote model.
 
     Attributes:
         model: name that the endpoint knows.
         provider: wire protocol: any OpenAI-compatible server, or Anthropic's.
-        base_url: address of the server; None for the provider's own.
+        base_url: address of the server; None for the provider's own, whatever the SDK's
+            environment variables say.
         api_key_env: environment variable that holds the key; None for the provider's usual one.
         capabilities: what the endpoint honors; None for the provider's usual set.
         allow_dropped: parameters that may be left out of a request where unsupported.
@@ -122,6 +129,12 @@ class EndpointConfig(BaseModel):
         if self.capabilities is not None:
             return self.capabilities
         return ANTHROPIC_CAPABILITIES if self.provider == "anthropic" else Capabilities()
+
+    def address(self) -> str:
+        """Return the address that requests go to."""
+        if self.base_url is not None:
+            return self.base_url
+        return _OWN_ADDRESS[self.provider]
 
     def key_variable(self) -> str:
         """Return the name of the environment variable that holds the key."""

@@ -58,8 +58,7 @@ class EndpointBackend:
 
     def __repr__(self) -> str:
         """Return the model and address, nothing else."""
-        where = self.config.base_url or self.config.provider
-        return f"EndpointBackend(model={self.config.model!r}, at={where!r})"
+        return f"EndpointBackend(model={self.config.model!r}, at={self.config.address()!r})"
 
     def identity(self) -> Mapping[str, Any]:
         """Return what identifies the measuring instrument; limits and prices do not."""
@@ -67,7 +66,7 @@ class EndpointBackend:
         return {
             "type": "endpoint",
             "provider": config.provider,
-            "base_url": config.base_url,
+            "base_url": config.address(),
             "model": config.model,
             "capabilities": self.capabilities.model_dump(mode="json"),
             "allow_dropped": list(config.allow_dropped),

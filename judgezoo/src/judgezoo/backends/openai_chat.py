@@ -31,7 +31,10 @@ class OpenAIDriver:
         self._config = config
         self._key = key
         self._client = openai.OpenAI(
-            api_key=key or "none", base_url=config.base_url, max_retries=0, timeout=config.timeout_s
+            api_key=key or "none",
+            base_url=config.address(),
+            max_retries=0,
+            timeout=config.timeout_s,
         )
 
     def call(self, request: ChatRequest, timeout_s: float) -> ChatReply:

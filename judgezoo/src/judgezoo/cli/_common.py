@@ -48,8 +48,11 @@ def read_rows(source: str) -> list[InputRow]:
     that cannot be judged.
     """
     stream = sys.stdin if source == "-" else Path(source).open(encoding="utf-8")
-    with stream:
-        lines = [line for line in stream if line.strip()]
+    try:
+        with stream:
+            lines = [line for line in stream if line.strip()]
+    except UnicodeDecodeError as error:
+        raise InvalidOption(f"{source} is not UTF-8 text: {error}") from None
     return [_row(number, line) for number, line in enumerate(lines)]
 
 
@@ -87,7 +90,10 @@ def build_judge(
         key, found, value = option.partition("=")
         if not found:
             raise InvalidOption(f"option {option!r} is not of the form key=value")
-        parsed[key] = yaml.safe_load(value)
+        try:
+            parsed[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise InvalidOption(f"option {key!r}: {value!r} is no YAML value") from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReproductionWarning)
         judge = Judge.from_name(name, variant=variant, backend=backend, **parsed)  # type: ignore[arg-type]
