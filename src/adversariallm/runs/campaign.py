@@ -19,7 +19,7 @@ from adversariallm.core.errors import ConfigError, StoreError
 from adversariallm.runs.execute import Event
 from adversariallm.runs.judging import Judged, judge_run
 from adversariallm.runs.lookups import installed, open_store
-from adversariallm.runs.plan import Plan, Planned, plan
+from adversariallm.runs.plan import Plan, plan
 from adversariallm.runs.settings import Request, Settings, read
 from adversariallm.runs.spec import RunTask
 from adversariallm.runs.store import Store
@@ -129,13 +129,17 @@ def run(
     if not found.todo and not found.done:
         return Finished(found, (), store)
     _remember(store.root, arguments)
+    short = [r for r in found.done if lacking(store, r.task)]
     if launcher.kind != "inline":
+        if short:
+            watcher.note(
+                f"{len(short)} stored runs lack completions: only launcher.kind=inline adds them"
+            )
         from adversariallm.runs.launch.dispatch import dispatch
 
         sent = dispatch(arguments, found, store, settings, launcher, watcher.outcome, watcher.note)
         return Finished(found, sent.outcomes, store, sent.problems)
     workshop = workshop or Workshop(judges=settings.judges)
-    short = [r for r in found.done if lacking(store, r.task)]
     if short:
         watcher.note(f"{len(short)} stored runs get the completions they lack")
     outcomes = work(
@@ -154,15 +158,23 @@ def run(
 def _judge(finished: Finished, workshop: Workshop, watcher: Watcher) -> dict[str, str]:
     """Let every judge score the stored runs; one that fails does not stop the others."""
     stored = set(finished.run_ids)
-    runs = [r for r in (*finished.plan.todo, *finished.plan.done) if r.run_id in stored]
-    return judge_runs(
-        finished.store, [(r.run_id, j) for j, r in _by_judge(runs)], workshop, watcher
-    )
+    before = {r.run_id for r in finished.plan.done}
+    ids: dict[str, str] = {}
+    pairs = []
+    for run_ in (*finished.plan.todo, *finished.plan.done):
+        for judge in run_.task.spec.amounts.judges:
+            if judge not in ids:
+                ids[judge] = workshop.judge_id(judge)
+            known = run_.run_id in before and _settled(finished.store, run_.run_id, ids[judge])
+            if run_.run_id in stored and not known:
+                pairs.append((run_.run_id, judge))
+    pairs.sort(key=lambda pair: pair[1])
+    return judge_runs(finished.store, pairs, workshop, watcher)
 
 
-def _by_judge(runs: Sequence[Planned]) -> list[tuple[str, Planned]]:
-    pairs = [(judge, run) for run in runs for judge in run.task.spec.amounts.judges]
-    return sorted(pairs, key=lambda pair: pair[0])
+def _settled(store: Store, run_id: str, judge_id: str) -> bool:
+    """Whether nothing of a run can be unscored: spares reading thousands of finished runs."""
+    return store.has_scores(run_id, judge_id) and not store.top_ups(run_id)
 
 
 def judge_runs(

@@ -85,6 +85,11 @@ class Workshop:
 
         return make
 
+    def judge_id(self, name: str) -> str:
+        """What the scores of a judge with these options are stored under."""
+        judge = self.judge_factory(name)(Meter())
+        return f"{judge.info.name}-{judge.fingerprint_id()}"
+
     def resources(self, task: RunTask) -> Resources:
         """All that one run needs."""
         spec = task.spec
