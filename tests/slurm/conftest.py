@@ -22,11 +22,11 @@ class Cluster:
 
     Attributes:
         state: Everything of it.
-        daemons: Held by whoever kills or starts daemons.
+        calm: Set when no daemon is going to be restarted any more.
     """
 
     state: Path
-    daemons: threading.Lock = field(default_factory=threading.Lock)
+    calm: threading.Event = field(default_factory=threading.Event)
 
     def configure(self, *, preempt_signal: bool) -> None:
         """Start what does not run; jobs are told of preemption by USR2 where asked for."""

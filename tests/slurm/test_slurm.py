@@ -132,42 +132,60 @@ def essence(store: Store, run_id: str) -> dict[str, Any]:
     return document
 
 
-def scancel(scenario: Scenario) -> None:
-    """Cancel the only pilot; the same command goes on."""
+def nothing(scenario: Scenario) -> None:
+    """Leave an array of pilots alone."""
+
+
+def kill_controller(scenario: Scenario) -> None:
+    """Pilots do not notice; what waits for this scenario may go on afterwards."""
     scenario.until_steps()
-    scenario.cluster.ask("scancel", scenario.job())
-    scenario.until("the job to be gone", lambda: not alive(scenario))
+    try:
+        os.kill(scenario.cluster.pid("slurmctld"), signal.SIGKILL)
+        time.sleep(2)
+        scenario.cluster.configure(preempt_signal=False)
+    finally:
+        scenario.cluster.calm.set()
+
+
+def told(scenario: Scenario, number: signal.Signals, *command: str) -> None:
+    """Run a command that has the pilot told by a signal in the middle of a step."""
+    scenario.until_steps()
+    with frozen(scenario) as pid:
+        scenario.cluster.calm.wait(PATIENCE_S)
+        with subprocess.Popen(command) as running:
+            scenario.until(f"{number.name}", lambda: was_told(pid, number))
+            wake(pid)
+            assert running.wait(PATIENCE_S) == 0
+
+
+def scancel(scenario: Scenario) -> None:
+    """Cancel the only pilot, then give the same command again."""
+    told(scenario, signal.SIGTERM, "scancel", scenario.job())
+    scenario.until("the job to be gone", lambda: scenario.job() not in scenario.jobs())
     assert scenario.submit().exit_code == 0
 
 
-def alive(scenario: Scenario) -> bool:
-    return scenario.job() in scenario.jobs()
-
-
 def requeue(scenario: Scenario) -> None:
-    scenario.until_steps()
-    scenario.cluster.ask("scontrol", "requeue", scenario.job())
+    told(scenario, signal.SIGTERM, "scontrol", "requeue", scenario.job())
 
 
-def preempt(scenario: Scenario) -> None:
+def preempt(scenario: Scenario, number: signal.Signals = signal.SIGTERM) -> None:
     """Push the pilot, which has a node to itself, out with a job of higher priority."""
     scenario.until_steps()
-    node = scenario.node()
-    command = ["srun", "-p", "high", "-w", node, "-n1", "--mem=3500", "-t1", "sleep", "3"]
-    subprocess.run(command, check=True, timeout=PATIENCE_S)
+    where = ("-p", "high", "-w", scenario.node(), "-n1", "--mem=3500")
+    told(scenario, number, "srun", *where, "-t1", "sleep", "3")
 
 
 def reach_time_limit(scenario: Scenario) -> None:
     """Hold the pilot still in the middle of its run until it is warned of its time limit."""
-    scenario.until_steps()
-    with frozen(scenario) as pid:
-        scenario.until("the warning", lambda: is_pending(pid, signal.SIGUSR2))
+    told(scenario, signal.SIGUSR2, "true")
 
 
 def kill_node(scenario: Scenario) -> None:
     """Lose a node: its processes fall silent, a second pilot starts, then the first wakes up."""
     scenario.until_steps()
-    with scenario.cluster.daemons, frozen(scenario):
+    with frozen(scenario):
+        scenario.cluster.calm.wait(PATIENCE_S)
         os.kill(scenario.cluster.pid(f"slurmd.{scenario.node()}"), signal.SIGKILL)
         heir = "lease.000002"
         scenario.until("a second pilot", lambda: list(scenario.root.glob(f"work/*/*/{heir}")))
@@ -180,28 +198,33 @@ def frozen(scenario: Scenario) -> Iterator[int]:
     pid = int(json.loads(lease.read_bytes())["pid"])
     os.kill(pid, signal.SIGSTOP)
     try:
+        scenario.until("a standstill", lambda: is_stopped(pid))
         yield pid
     finally:
-        with suppress(ProcessLookupError):  # a node that comes back ends what it should not run
-            os.kill(pid, signal.SIGCONT)
+        wake(pid)
 
 
-def is_pending(pid: int, number: signal.Signals) -> bool:
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+def wake(pid: int) -> None:
+    with suppress(ProcessLookupError):  # a node that comes back ends what it should not run
+        os.kill(pid, signal.SIGCONT)
+
+
+def was_told(pid: int, number: signal.Signals) -> bool:
+    """Whether a stopped process has the signal pending, or was woken up to get it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        return True
     masks = re.findall(r"^(?:SigPnd|ShdPnd):\s*(\w+)$", status, re.MULTILINE)
-    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+    pending = any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+    return pending or not is_stopped(pid)
 
 
-def kill_controller(scenario: Scenario) -> None:
-    scenario.until_steps()
-    with scenario.cluster.daemons:
-        os.kill(scenario.cluster.pid("slurmctld"), signal.SIGKILL)
-        time.sleep(2)
-        scenario.cluster.configure(preempt_signal=False)
-
-
-def nothing(scenario: Scenario) -> None:
-    """An array of pilots that nobody disturbs."""
+def is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rsplit(b") ", 1)[1].startswith(b"T")
+    except FileNotFoundError:
+        return False
 
 
 ALONE: dict[str, object] = {"mem_gb": 3.5}  # a node to itself
@@ -229,6 +252,8 @@ def scenarios(
     items: list[Any] = request.session.items
     selected = {item.callspec.params.get("name") for item in items if hasattr(item, "callspec")}
     started = {}
+    if "controller" not in selected:
+        cluster.calm.set()
     with ThreadPoolExecutor(len(SCENARIOS)) as pool:
         for name, (disturb, launcher) in SCENARIOS.items():
             if name not in selected:
@@ -278,7 +303,7 @@ def test_a_preempted_pilot_that_is_told_by_signal_has_itself_requeued(
     cluster.configure(preempt_signal=True)
     scenario = Scenario(cluster, tmp_path, partition="low", **ALONE)
     scenario.submit()
-    preempt(scenario)
+    preempt(scenario, signal.SIGUSR2)
     scenario.until_done()
     check(scenario, reference)
     assert max(scenario.generations()) >= 2
