@@ -13,6 +13,8 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("gcg", "exclude_current"): {"topk": 1, "search_width": 24, "num_steps": 6},
     ("bon", "ascii_perturbation"): {"sigma": 0.95},
     ("bon", "reference_seed"): {"augmentation": "reference"},
+    ("autodan", "num_points"): {"crossover": 1.0, "num_points": 1, "num_steps": 4},
+    ("autodan", "patience"): {"patience": 1, "num_steps": 8, "crossover": 0.0, "mutation": 0.0},
     ("pgd", "epsilon"): {"projection": "l2", "epsilon": 0.02},
     ("pgd", "norm_over"): {"projection": "l2", "epsilon": 0.02},
     ("pgd", "restart_epsilon"): {"restart_every": 2},
@@ -20,10 +22,19 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("pgd_discrete", "constant_steps"): {"constant_steps": 1},
     ("pgd_discrete", "cycle_steps"): {"constant_steps": 0, "cycle_steps": 2},
     ("pgd_discrete", "patience"): {"patience": 1, "learning_rate": 1e-6},
+    ("pair", "num_iterations"): {"stop_on_success": False},
+    ("pair", "stop_on_success"): {"cutoff": 8},
+    ("pair", "keep_last"): {"num_iterations": 3},
     ("beast", "allow_non_ascii"): {"temperature": 4.0, "k1": 8, "k2": 8},
 }
 
+DIRECTIONS = (
+    "tests/unit/models/test_directions.py::test_the_choice_and_its_measures_equal_the_plain_search"
+)
 SHOWN_ELSEWHERE = {
+    ("autodan", "mutation_tokens"): (
+        "tests/unit/attacks/test_autodan.py::test_a_paraphrase_that_was_cut_off_keeps_its_parent"
+    ),
     # the contract model's direction is made up, so nothing that finds one can matter
     (
         "gcg_refusal",
@@ -37,5 +48,11 @@ SHOWN_ELSEWHERE = {
         "gcg_refusal",
         "refusal_tokens",
     ): "tests/unit/models/test_directions.py::test_the_choice_and_its_measures_equal_the_plain_search",
+    ("pair", "attempts"): "tests/unit/attacks/test_pair.py::test_replies_are_asked_for_again",
+    (
+        "pair",
+        "scorer_attempts",
+    ): "tests/unit/attacks/test_pair.py::test_replies_are_asked_for_again",
+    ("pair", "paper_exact_scorer"): "tests/unit/attacks/test_pair.py::test_a_forged_verdict",
     ("gcg", "early_stop"): "tests/unit/attacks/test_gcg.py::test_early_stop",
 }

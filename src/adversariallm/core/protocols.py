@@ -333,7 +333,12 @@ class Attack(Protocol):
     config: Any
 
     def search(self, task: Task, ctx: Context) -> Iterator[Candidate]:
-        """Yield step 0, the un-optimized start, then one candidate per step."""
+        """Yield step 0, the un-optimized start, then one candidate per step.
+
+        A generator that ends by a rule of the algorithm returns a word for it (`success`,
+        `attacker_failed`), which becomes the run's status `ended: <word>`. Attacks that talk have
+        no un-optimized step: each of their steps is a message sent with its answer.
+        """
 
 
 @dataclass(frozen=True)

@@ -251,14 +251,14 @@ class _Run:
         self._noted = {}
         try:
             with self.meter.phase("optimization"):
-                candidate = next(search, None)
-                if candidate is not None and self.info.cost == "sampling":
+                candidate = next(search)
+                if self.info.cost == "sampling":
                     self.meter.check("model", queries=1)  # its first completion counts
-            if candidate is None:
-                self.remainder = self.meter.take()
-                return "done"
             self._record(candidate)
             return self._stop_reason()
+        except StopIteration as end:
+            self.remainder = self.meter.take()
+            return "done" if end.value is None else f"ended: {end.value}"
         except BudgetExceededError as reached:
             self.remainder = self.meter.take()
             return f"stopped: {reached}"

@@ -6,6 +6,7 @@ Nothing is loaded or downloaded beyond the small files that fix a model's identi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,10 +83,12 @@ def judge_fingerprint(name: str, options: Mapping[str, Any]) -> str:
 
 
 def asset_store() -> AssetStore:
-    """The assets of both packages in the user's cache."""
+    """The assets of both packages in the user's cache: judges, datasets and attacks."""
+    from adversariallm.datasets._files import catalogs
     from judgezoo.assets import AssetStore
 
-    return AssetStore(command="adversariallm assets fetch")
+    own = sorted(Path(str(files("adversariallm.attacks") / "catalog")).glob("*.yaml"))
+    return AssetStore(catalogs=[*catalogs(), *own], command="adversariallm assets fetch")
 
 
 def asset_hash(asset: str) -> str:

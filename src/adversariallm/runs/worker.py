@@ -124,9 +124,9 @@ class Workshop:
     def texts(self, names: Iterable[str]) -> dict[str, str]:
         """Texts by others, by asset id; a missing one names the command that supplies it."""
         if self._assets is None:
-            from judgezoo.assets import AssetStore
+            from adversariallm.runs.lookups import asset_store
 
-            self._assets = AssetStore()
+            self._assets = asset_store()
         return {name: self._assets.text(name) for name in names}
 
 
