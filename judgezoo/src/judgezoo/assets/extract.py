@@ -36,8 +36,11 @@ def extract(data: bytes, filename: str, symbol: str | None, transforms: Sequence
     """
     if symbol is None and not transforms:
         return data
-    text = data.decode("utf-8")
-    value: Any = text if symbol is None else _symbol_value(text, filename, symbol)
+    if filename.endswith(".pth"):
+        value: Any = _weights_only(data)
+    else:
+        text = data.decode("utf-8")
+        value = text if symbol is None else _symbol_value(text, filename, symbol)
     for step in transforms:
         name, *arguments = step
         if name not in TRANSFORMS:
@@ -46,6 +49,15 @@ def extract(data: bytes, filename: str, symbol: str | None, transforms: Sequence
     if not isinstance(value, str):
         raise AssetError(f"{filename}: {symbol} is {type(value).__name__}, expected a text")
     return value.encode("utf-8")
+
+
+def _weights_only(data: bytes) -> Any:
+    """Plain lists and texts of a torch file, read by torch's restricted loader."""
+    import io
+
+    import torch
+
+    return torch.load(io.BytesIO(data), weights_only=True)
 
 
 def _symbol_value(text: str, filename: str, symbol: str) -> Any:

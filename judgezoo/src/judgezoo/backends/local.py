@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from judgezoo.backends.base import ChatChoice, ChatReply, ChatRequest, Usage
-from judgezoo.errors import BackendError, MissingExtra
+from judgezoo.backends.loading import folder_hash, load_model, state_hash, transformers_module
+from judgezoo.errors import BackendError
 from judgezoo.filling import Filled
 from judgezoo.tokens import encode
 
@@ -98,11 +99,11 @@ class LocalBackend:
         """Return the model and its number format; device and batch size do not belong to it."""
         identity = {"type": "local", "model": self.name, **self._setup}
         if self._in_memory:
-            identity["weights"] = _state_hash(self._model)
+            identity["weights"] = state_hash(self._model)
         for key, hashed in (("model", "weights"), ("adapter", "adapter_weights")):
             folder = Path(str(identity[key]))
             if identity[key] is not None and not self._in_memory and folder.is_dir():
-                identity |= {key: folder.name, hashed: _folder_hash(folder)}
+                identity |= {key: folder.name, hashed: folder_hash(folder)}
         return identity
 
     def observed(self) -> Mapping[str, Any]:
@@ -119,7 +120,7 @@ class LocalBackend:
     def tokenizer(self) -> Any:
         """The tokenizer, loaded at first use."""
         if self._tokenizer is None:
-            transformers = _transformers()
+            transformers = transformers_module()
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(
                 self.name,
                 revision=self._setup["revision"],
@@ -234,7 +235,7 @@ class LocalBackend:
     def _loaded(self) -> Any:
         """Load the model and its adapter if need be."""
         if self._model is None:
-            self._model = _load_model(self.name, self._setup, self._device)
+            self._model = load_model(self.name, self._setup, self._device)
         return self._model
 
     def _forward(self, ids: Any, mask: Any, positions: Any, cache: Any) -> Any:
@@ -345,77 +346,3 @@ def _cache_argument(model: Any) -> str:
 def _positions(mask: Any) -> Any:
     """Return position ids: 0 for the first real token of each row."""
     return (mask.cumsum(dim=-1) - 1).clamp(min=0)
-
-
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise MissingExtra("a local judge model", "transformers", "local") from None
-    return transformers
-
-
-def _load_model(name: str, setup: Mapping[str, Any], device: str | None) -> Any:
-    """Load weights, quantize, attach the adapter, move to the device."""
-    transformers = _transformers()
-    import torch
-
-    target = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    arguments: dict[str, Any] = {
-        "revision": setup["revision"],
-        "dtype": getattr(torch, setup["dtype"]),
-        "trust_remote_code": setup["trust_remote_code"],
-    }
-    if setup["quantization"] != "none":
-        arguments["quantization_config"] = transformers.BitsAndBytesConfig(
-            load_in_8bit=setup["quantization"] == "8bit",
-            load_in_4bit=setup["quantization"] == "4bit",
-        )
-        arguments["device_map"] = {"": target}
-    try:
-        family = "AutoModelForImageTextToText" if setup["multimodal"] else "AutoModelForCausalLM"
-        model = getattr(transformers, family).from_pretrained(name, **arguments)
-    except OSError as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise BackendError(
-            f"the judge model {name!r} could not be loaded: {first_line}; give a local folder, or "
-            "accept the model's license on the hub and log in with `hf auth login`"
-        ) from None
-    if setup["adapter"] is not None:
-        model = _with_adapter(model, setup)
-    if setup["quantization"] == "none":
-        model = model.to(target)
-    return model.eval()
-
-
-def _with_adapter(model: Any, setup: Mapping[str, Any]) -> Any:
-    try:
-        import peft
-    except ImportError:
-        raise MissingExtra("an adapter", "peft", "local") from None
-    adapted = peft.PeftModel.from_pretrained(
-        model, setup["adapter"], revision=setup["adapter_revision"]
-    )
-    return adapted.merge_and_unload() if setup["quantization"] == "none" else adapted
-
-
-def _state_hash(model: Any) -> str:
-    """Return a hash of a model's weights."""
-    import torch
-
-    digest = hashlib.sha256()
-    for name, weight in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-        digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _folder_hash(folder: Path) -> str:
-    """Return a hash of the files that decide what a local model says."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix in {".safetensors", ".json", ".jinja", ".model", ".txt"} and path.is_file():
-            digest.update(path.name.encode())
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()

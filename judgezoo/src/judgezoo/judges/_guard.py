@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from judgezoo.conversation import Row
 from judgezoo.filling import Filled
-from judgezoo.judges._finetuned import ClassifierJudge, FinetunedOptions, label_ids
+from judgezoo.judges._finetuned import ClassifierJudge, FinetunedOptions
+from judgezoo.judges._readout import label_ids
 from judgezoo.tokens import plain_ids
 
 __all__ = ["LlamaGuardJudge", "alternating", "locate"]

@@ -10,7 +10,8 @@ from __future__ import annotations
 from judgezoo.base import JudgeInfo
 from judgezoo.conversation import Row
 from judgezoo.filling import Filled, fill
-from judgezoo.judges._finetuned import ClassifierJudge, FinetunedOptions, label_ids
+from judgezoo.judges._finetuned import ClassifierJudge, FinetunedOptions
+from judgezoo.judges._readout import label_ids
 
 __all__ = ["INFO", "AegisGuard"]
 

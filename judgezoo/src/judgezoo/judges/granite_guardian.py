@@ -12,8 +12,9 @@ from typing import Literal
 from judgezoo.base import JudgeInfo
 from judgezoo.conversation import Row
 from judgezoo.filling import Filled
-from judgezoo.judges._finetuned import ClassifierJudge, FinetunedOptions, label_ids
+from judgezoo.judges._finetuned import ClassifierJudge, FinetunedOptions
 from judgezoo.judges._guard import alternating, locate
+from judgezoo.judges._readout import label_ids
 
 __all__ = ["INFO", "GraniteGuardian"]
 

@@ -16,8 +16,9 @@ from pydantic import field_validator
 from judgezoo.base import JudgeInfo
 from judgezoo.conversation import Row
 from judgezoo.filling import Filled, fill
-from judgezoo.judges._finetuned import ClassifierJudge, FinetunedOptions, label_ids
+from judgezoo.judges._finetuned import ClassifierJudge, FinetunedOptions
 from judgezoo.judges._guard import locate
+from judgezoo.judges._readout import label_ids
 
 __all__ = ["INFO", "MDJudge", "parse_v0_2"]
 

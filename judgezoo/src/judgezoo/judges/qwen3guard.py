@@ -15,8 +15,9 @@ from pydantic import Field
 from judgezoo.base import JudgeInfo
 from judgezoo.conversation import Row
 from judgezoo.filling import Filled
-from judgezoo.judges._finetuned import FinetunedJudge, FinetunedOptions, answer_probabilities
+from judgezoo.judges._finetuned import FinetunedJudge, FinetunedOptions
 from judgezoo.judges._guard import alternating, locate
+from judgezoo.judges._readout import answer_probabilities
 
 __all__ = ["INFO", "Qwen3Guard"]
 

@@ -15,8 +15,9 @@ from pydantic import Field
 from judgezoo.base import JudgeInfo
 from judgezoo.conversation import Row
 from judgezoo.filling import Filled
-from judgezoo.judges._finetuned import FinetunedJudge, FinetunedOptions, label_ids
+from judgezoo.judges._finetuned import FinetunedJudge, FinetunedOptions
 from judgezoo.judges._guard import alternating, locate
+from judgezoo.judges._readout import label_ids
 from judgezoo.tokens import encode, fit_response
 
 __all__ = ["INFO", "OUR_GUIDELINES", "ShieldGemma"]

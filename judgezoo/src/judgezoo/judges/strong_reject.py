@@ -14,7 +14,8 @@ from typing import Any
 from judgezoo.base import JudgeInfo
 from judgezoo.conversation import Row
 from judgezoo.filling import Filled, fill
-from judgezoo.judges._finetuned import FinetunedJudge, label_ids
+from judgezoo.judges._finetuned import FinetunedJudge
+from judgezoo.judges._readout import label_ids
 from judgezoo.tokens import plain_ids
 
 __all__ = ["INFO", "StrongReject"]

@@ -13,7 +13,8 @@ from typing import Any
 from judgezoo.base import JudgeInfo
 from judgezoo.conversation import Row
 from judgezoo.filling import Filled, fill
-from judgezoo.judges._finetuned import FinetunedJudge, answer_probabilities
+from judgezoo.judges._finetuned import FinetunedJudge
+from judgezoo.judges._readout import answer_probabilities
 
 __all__ = ["INFO", "WildGuard", "answer_offsets"]
 
