@@ -121,15 +121,19 @@ def test_a_dead_server_ends_as_a_status_without_an_exception() -> None:
 
 
 def test_context_overflow_and_content_filter_have_their_own_status(server: StubServer) -> None:
-    messages = ["This model's maximum context length is 10", "triggered content_filter policy"]
+    messages = [
+        "This model's maximum context length is 10",
+        "request (9 tokens) exceeds the available context size (8 tokens)",
+        "triggered content_filter policy",
+    ]
     server.answer = lambda n, p, b: (
         400,
         {},
         json.dumps({"error": {"message": messages[n]}}).encode(),
     )
     backend, _ = endpoint(server)
-    assert backend.generate([ask()])[0].status == "context_overflow"
-    assert backend.generate([ask()])[0].status == "content_filter"
+    found = [backend.generate([ask()])[0].status for _ in messages]
+    assert found == ["context_overflow", "context_overflow", "content_filter"]
 
 
 def test_the_deadline_ends_the_retries(server: StubServer) -> None:

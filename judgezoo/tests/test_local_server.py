@@ -109,4 +109,4 @@ def test_schema_prefill_overflow_and_usage_of_a_real_server(address: str) -> Non
     }
     assert prefilled.text and not prefilled.text.startswith("My number is")
     assert len(sampled.choices) == 3 and sampled.usage.output_tokens >= 3
-    assert long.status == "context_overflow"
+    assert long.status == "context_overflow", long.error

@@ -15,7 +15,7 @@ __all__ = ["CallFailed", "Driver", "failure", "scrub"]
 
 RETRY_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 _OVERFLOW = re.compile(
-    r"context[ _]length|maximum context|context window|too many tokens|prompt is too long",
+    r"context[ _](?:length|size|window)|maximum context|too many tokens|prompt is too long",
     re.IGNORECASE,
 )
 _KEY_LIKE = re.compile(r"\b(?:sk|key|pk|hf|gsk|xai|AIza)[-_][A-Za-z0-9_*.-]{6,}|Bearer\s+\S+")
