@@ -22,15 +22,15 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("pgd_discrete", "constant_steps"): {"constant_steps": 1},
     ("pgd_discrete", "cycle_steps"): {"constant_steps": 0, "cycle_steps": 2},
     ("pgd_discrete", "patience"): {"patience": 1, "learning_rate": 1e-6},
+    ("crescendo", "stop_on_success"): {"success_threshold": 0.5},
+    ("crescendo", "max_backtracks"): {"max_turns": 4},
     ("pair", "num_iterations"): {"stop_on_success": False},
     ("pair", "stop_on_success"): {"cutoff": 8},
     ("pair", "keep_last"): {"num_iterations": 3},
     ("beast", "allow_non_ascii"): {"temperature": 4.0, "k1": 8, "k2": 8},
 }
 
-DIRECTIONS = (
-    "tests/unit/models/test_directions.py::test_the_choice_and_its_measures_equal_the_plain_search"
-)
+DIRECTIONS = DIRECTIONS
 SHOWN_ELSEWHERE = {
     ("autodan", "mutation_tokens"): (
         "tests/unit/attacks/test_autodan.py::test_a_paraphrase_that_was_cut_off_keeps_its_parent"
@@ -39,15 +39,19 @@ SHOWN_ELSEWHERE = {
     (
         "gcg_refusal",
         "num_train",
-    ): "tests/unit/models/test_directions.py::test_the_choice_and_its_measures_equal_the_plain_search",
+    ): DIRECTIONS,
     (
         "gcg_refusal",
         "num_validation",
-    ): "tests/unit/models/test_directions.py::test_the_choice_and_its_measures_equal_the_plain_search",
+    ): DIRECTIONS,
     (
         "gcg_refusal",
         "refusal_tokens",
-    ): "tests/unit/models/test_directions.py::test_the_choice_and_its_measures_equal_the_plain_search",
+    ): DIRECTIONS,
+    (
+        "crescendo",
+        "attempts",
+    ): "tests/unit/attacks/test_crescendo.py::test_an_attacker_that_cannot_be_read_ends_the_trial",
     ("pair", "attempts"): "tests/unit/attacks/test_pair.py::test_replies_are_asked_for_again",
     (
         "pair",

@@ -5,6 +5,7 @@ Only the shape and the memory form are here; the store's claim offers the same t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -62,8 +63,10 @@ class MemoryLog:
         record: Mapping[str, Any],
         tensors: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
-        """Keep the record."""
-        self.entries.append(MemoryEntry(kind, dict(record), None, dict(tensors or {})))
+        """Keep a copy of the record; like a file, it only takes JSON values."""
+        kept = json.loads(json.dumps(record))
+        held = {name: tensor.clone() for name, tensor in (tensors or {}).items()}
+        self.entries.append(MemoryEntry(kind, kept, None, held))
 
     def heartbeat(self) -> None:
         """Nobody can take over what is in memory."""

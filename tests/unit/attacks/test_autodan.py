@@ -1,0 +1,125 @@
+"""AutoDAN's operators by hand, and its search on the planted problem."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adversariallm.attacks._kit import mutation
+from adversariallm.core.types import Reply
+from adversariallm.models.fakes import ScriptedModel
+from adversariallm.models.planted import PlantedModel
+from adversariallm.runs.execute import execute
+from adversariallm.runs.runlog import MemoryLog
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "contract"))
+from harness import resources, run, spec, stable  # noqa: E402
+
+
+def test_sentences_keep_every_character() -> None:
+    text = "One. Two!  Three?\nFour, v2.0 is here. five"
+    assert mutation.sentences(text) == [
+        "One. ",
+        "Two!  ",
+        "Three?\n",
+        "Four, v2.0 is here. ",
+        "five",
+    ]
+    assert mutation.sentences("") == []
+
+
+@given(st.integers(0, 10**6), st.integers(1, 9))
+def test_children_share_out_their_parents_sentences(seed: int, points: int) -> None:
+    left = "A one. A two. A three. A four."
+    right = "B one. B two. B three. B four. B five."
+    children = mutation.crossover(left, right, points, random.Random(seed))
+    assert children is not None
+    whole = Counter(" ".join(children).replace(".", "").split())
+    assert whole == Counter(f"{left} {right}".replace(".", "").split())
+    for child in children:
+        assert "  " not in child and child == child.strip()
+
+
+def test_short_texts_are_not_crossed() -> None:
+    assert mutation.crossover("One. Two.", "A. B. C.", 5, random.Random(0)) is None
+
+
+def test_the_roulette_follows_softmax_of_minus_loss() -> None:
+    drawn = Counter(mutation.roulette([1000.0, 1001.0, 1e9], 20_000, random.Random(0)))
+    assert drawn[2] == 0
+    assert drawn[0] / drawn[1] == pytest.approx(2.71828, rel=0.1)
+
+
+def planted_run(mutator: Any, **options: Any) -> Any:
+    planted = PlantedModel()
+    task = spec("autodan", planted, [planted.behavior()], options=options)
+    given = resources("autodan", planted, helpers={"mutator": mutator})
+    return execute(task, given, MemoryLog())[0].runs[0].steps
+
+
+def test_every_behavior_starts_from_the_seeds() -> None:
+    planted = PlantedModel()
+    alone = run("autodan", planted, [planted.behavior("good music")])
+    run("autodan", planted, [planted.behavior()])
+    again = run("autodan", planted, [planted.behavior("good music")])
+    assert stable(alone) == stable(again)
+
+
+def test_elites_are_not_scored_again() -> None:
+    steps = planted_run(ScriptedModel(["A. B. C."]), population=10, num_elites=0.3, num_steps=3)
+    assert [s.note["scored"] for s in steps[1:]] == [10, 7, 7]
+
+
+@pytest.mark.parametrize(
+    ("reply", "mutated"),
+    [
+        (Reply("Here is another text. It is new. It goes on."), True),
+        (Reply(""), False),
+        (Reply("Half of a", finish_reason="length"), False),
+        (Reply("gone", error="provider_error", finish_reason="error"), False),
+    ],
+)
+def test_an_unusable_paraphrase_keeps_its_parent(reply: Reply, mutated: bool) -> None:
+    steps = planted_run(ScriptedModel([reply]), mutation=1.0, crossover=0.0, num_steps=2)
+    assert (steps[2].note["mutated"] > 0) == mutated
+
+
+def test_a_paraphrase_that_was_cut_off_keeps_its_parent() -> None:
+    """`mutation_tokens` reaches the helper, and what it cuts off is not used."""
+
+    def answer(limit: int) -> Any:
+        seen: list[int] = []
+
+        class Limited(ScriptedModel):
+            def generate(self, inputs: Any, generation: Any, rngs: Any, **rest: Any) -> Any:
+                seen.append(generation.max_new_tokens)
+                reason = "length" if generation.max_new_tokens < 5 else "stop"
+                return [Reply("A new one. It goes on. And on.", finish_reason=reason)] * len(inputs)
+
+        steps = planted_run(Limited(["x"]), mutation=1.0, num_steps=2, mutation_tokens=limit)
+        return steps[2].note["mutated"], set(seen)
+
+    assert answer(4) == (0, {4})
+    mutated, seen = answer(5)
+    assert mutated > 0 and seen == {5}
+
+
+def test_the_fitness_reads_the_marker_and_the_loss_does_not() -> None:
+    planted = PlantedModel()
+    plain = run("autodan", planted, [planted.behavior()]).runs[0].steps[1]
+    marked = run("autodan", planted, [planted.behavior()], options={"marker": "[X] "})
+    step = marked.runs[0].steps[1]
+    assert step.note["fitness"] != pytest.approx(plain.note["fitness"])
+    assert "diagnosis" in step.ledgers and "diagnosis" not in plain.ledgers
+    target = planted.chat.segments(
+        planted.behavior().conversation, target=planted.answer
+    ).target_ids
+    again = planted.losses([step.model_input_tokens], [target]).loss[0]
+    assert step.loss == pytest.approx(float(again), abs=1e-5)
