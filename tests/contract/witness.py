@@ -30,7 +30,9 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("beast", "allow_non_ascii"): {"temperature": 4.0, "k1": 8, "k2": 8},
 }
 
-DIRECTIONS = DIRECTIONS
+DIRECTIONS = (
+    "tests/unit/models/test_directions.py::test_the_choice_and_its_measures_equal_the_plain_search"
+)
 SHOWN_ELSEWHERE = {
     ("autodan", "mutation_tokens"): (
         "tests/unit/attacks/test_autodan.py::test_a_paraphrase_that_was_cut_off_keeps_its_parent"
