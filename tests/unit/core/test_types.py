@@ -58,9 +58,15 @@ def test_behaviors_survive_json() -> None:
 
 SEGMENTS = Segments(
     ids=(1, 2, 3, 4, 5, 6, 7, 8),
-    spans=(Span("template", 0, 1), Span("prompt", 1, 2), Span("slot", 2, 4), Span("post", 4, 6), Span("target", 6, 8)),
+    spans=(
+        Span("template", 0, 1),
+        Span("prompt", 1, 2),
+        Span("slot", 2, 4),
+        Span("post", 4, 6),
+        Span("target", 6, 8),
+    ),
     conversation=TALK,
-)  # fmt: skip
+)
 
 
 def test_segments_cut_the_ids() -> None:
