@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
+import yaml
 from pydantic import Field
 
 from adversariallm.attacks._kit.structured import UnreadableError
@@ -46,6 +47,11 @@ def fill(template: str, **slots: str | int) -> str:
         return str(slots[name]) if name in slots else found[0]
 
     return SLOT.sub(value, template)
+
+
+def yaml_values(text: str) -> dict[str, str]:
+    """The values of a flat YAML file as texts, for `fill`."""
+    return {str(name): str(value) for name, value in yaml.safe_load(text).items()}
 
 
 def own_text(name: str) -> str:
