@@ -22,6 +22,9 @@ def command(
     ] = None,
     markdown: Annotated[Path | None, typer.Option(help="Also write it as Markdown.")] = None,
     latex: Annotated[Path | None, typer.Option(help="Also write it as a LaTeX table.")] = None,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Show inputs token by token; reads the tokenizers.")
+    ] = False,
     figures: Annotated[
         Path | None, typer.Option(help="Also write figures for papers, PDF and SVG, here.")
     ] = None,
@@ -48,7 +51,14 @@ def command(
         limits = f" with {' and '.join(where)}" if where else ""
         raise DataError(f"{store} has no published run{limits}")
     table = summarize(documents, threshold=threshold)
-    path = write_report(documents, output or store / "report.html", threshold=threshold)
+    chats = None
+    if tokens:
+        from adversariallm.reporting.token_view import chats_of
+
+        chats = chats_of(documents)
+    path = write_report(
+        documents, output or store / "report.html", threshold=threshold, chats=chats
+    )
     if csv is not None:
         write_csv(table, csv)
     for target, text in ((markdown, table.to_markdown()), (latex, table.to_latex())):

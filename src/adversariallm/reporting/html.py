@@ -17,7 +17,7 @@ from dataclasses import replace
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -44,6 +44,9 @@ from adversariallm.reporting.tables import Table
 from adversariallm.reporting.text import percent, quantity, visible, visible_line
 from adversariallm.reporting.transcripts import transcripts
 
+if TYPE_CHECKING:
+    from adversariallm.tokenization import ChatTokenizer
+
 Groups = Sequence[tuple[Setting, Sequence[Document]]]
 
 AXES: tuple[tuple[Axis, str], ...] = (
@@ -53,7 +56,11 @@ AXES: tuple[tuple[Axis, str], ...] = (
 
 
 def write_report(
-    documents: Iterable[Document], path: str | os.PathLike[str], *, threshold: float | None = None
+    documents: Iterable[Document],
+    path: str | os.PathLike[str],
+    *,
+    threshold: float | None = None,
+    chats: Mapping[str, ChatTokenizer] | None = None,
 ) -> Path:
     """Write the report of joined run documents.
 
@@ -61,17 +68,25 @@ def write_report(
         documents: as `store.read` gives them.
         path: the HTML file to write; its folder is made.
         threshold: overrides every judge's own threshold.
+        chats: tokenizers by model name (`token_view.chats_of`), for the view of tokens.
 
     Returns:
         The path written.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(render_report(documents, threshold=threshold), encoding="utf-8", newline="\n")
+    target.write_text(
+        render_report(documents, threshold=threshold, chats=chats), encoding="utf-8", newline="\n"
+    )
     return target
 
 
-def render_report(documents: Iterable[Document], *, threshold: float | None = None) -> str:
+def render_report(
+    documents: Iterable[Document],
+    *,
+    threshold: float | None = None,
+    chats: Mapping[str, ChatTokenizer] | None = None,
+) -> str:
     """The report as a string; see `write_report`."""
     documents = sorted(documents, key=lambda d: str(d["run_id"]))
     groups = group_by_setting(documents)
@@ -91,7 +106,7 @@ def render_report(documents: Iterable[Document], *, threshold: float | None = No
             {
                 "settings": names,
                 "sets": [visible_line(s.dataset) for s, _ in groups],
-                "transcripts": transcripts(ordered, owners),
+                "transcripts": transcripts(ordered, owners, chats),
             }
         ),
         version=version("adversariallm"),

@@ -8,28 +8,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adversariallm.evaluation.facts import Document, judge_view
 from adversariallm.reporting.text import visible, visible_line
+from adversariallm.reporting.token_view import token_view
+
+if TYPE_CHECKING:
+    from adversariallm.tokenization import ChatTokenizer
 
 MAX_STEPS = 6000
 MOST_PER_BEHAVIOR, LEAST_PER_BEHAVIOR = 24, 3
 
 
-def transcripts(documents: Sequence[Document], labels: Sequence[int]) -> list[dict[str, Any]]:
+def transcripts(
+    documents: Sequence[Document],
+    labels: Sequence[int],
+    chats: Mapping[str, ChatTokenizer] | None = None,
+) -> list[dict[str, Any]]:
     """One entry per evaluated behavior.
 
     Args:
         documents: joined run documents.
         labels: index of each document's setting in the report.
+        chats: tokenizers by model name, for the token view.
     """
     behaviors = sum(len(d["runs"]) for d in documents)
     limit = max(LEAST_PER_BEHAVIOR, min(MOST_PER_BEHAVIOR, MAX_STEPS // max(1, behaviors)))
     entries = [
-        _transcript(document, run, label, limit)
+        _transcript(document, run, label, limit, (chats or {}).get(_model(document, run)))
         for document, label in zip(documents, labels, strict=True)
         for run in document["runs"]
     ]
@@ -37,7 +46,11 @@ def transcripts(documents: Sequence[Document], labels: Sequence[int]) -> list[di
 
 
 def _transcript(
-    document: Document, run: Mapping[str, Any], setting: int, limit: int
+    document: Document,
+    run: Mapping[str, Any],
+    setting: int,
+    limit: int,
+    chat: ChatTokenizer | None,
 ) -> dict[str, Any]:
     behavior, steps = run["behavior"], run["steps"]
     kept = chosen_steps(steps, behavior, limit)
@@ -56,8 +69,17 @@ def _transcript(
         "short": f"at step {won[0]}" if won else mark or "no",
         "prompt": _messages(run["original_prompt"]),
         "total_steps": len(steps),
-        "steps": [_step(steps[i], behavior) for i in kept],
+        "steps": [
+            _step(steps[i], behavior)
+            | ({"view": token_view(chat, steps[i], run["original_prompt"])} if chat else {})
+            for i in kept
+        ],
     }
+
+
+def _model(document: Document, run: Mapping[str, Any]) -> str:
+    models = document.get("resolved", {}).get("models") or [{}]
+    return str(run.get("model") or models[0].get("name", ""))
 
 
 def chosen_steps(

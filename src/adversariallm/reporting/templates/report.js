@@ -131,10 +131,27 @@
       if (asked && asked.role === message.role) markAttack(box.lastChild, asked.content, message.content);
       body.append(box);
     });
-    if (step.tokens) body.append(make("p", "hint", `${step.tokens} tokens sent`));
+    if (step.view) body.append(tokenView(step.view, step.tokens));
+    else if (step.tokens) body.append(make("p", "hint", `${step.tokens} tokens sent`));
     if (step.prefill) body.append(block("turn", "assistant (already said)", step.prefill));
     if (step.answers.length === 0) body.append(make("p", "empty", "No answer was sampled at this step."));
     step.answers.forEach((answer, k) => body.append(answerBlock(answer, k, step.answers.length)));
+  }
+
+  const KINDS = ["template", "prompt", "attack", "template after", "straddles the attack's edge"];
+
+  function tokenView(view, total) {
+    const box = make("details", "tokens");
+    const exact = view.exact ? "" : "; the text does not give these ids back";
+    box.append(make("summary", "", `${total} tokens sent${exact}`));
+    const text = make("p", "text");
+    for (const [piece, kind] of view.pieces) {
+      const token = make("span", `token k${kind}`, piece);
+      token.title = KINDS[kind];
+      text.append(token);
+    }
+    box.append(text, make("p", "hint", "Marked: tokens of the attack. Underlined: a token that straddles its edge."));
+    return box;
   }
 
   // Marks what differs from the request as it stands in the data set.

@@ -1,0 +1,23 @@
+"""Every shipped interval covers what docs/statistics.md says, by the benchmark that measures it."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.slow
+def test_intervals_cover_as_documented() -> None:
+    path = Path(__file__).parents[2] / "benchmarks" / "coverage.py"
+    spec = importlib.util.spec_from_file_location("coverage_benchmark", path)
+    assert spec is not None and spec.loader is not None
+    benchmark: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    repeats = 400
+    table = dict(benchmark.measure(repeats))
+    noise = 3 * math.sqrt(0.05 * 0.95 / repeats)
+    assert benchmark.unexplained(table, noise) == []
