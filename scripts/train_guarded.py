@@ -1,7 +1,8 @@
 """Trains the adapter of `smollm2-guarded`: the small demo model, taught to decline mild misuse.
 
 Reads only `guarded_train.jsonl`, never the starter sets that measure the result. Run it with
-`python scripts/train_guarded.py --base FOLDER`; the recipe that it writes beside the weights names every choice.
+`python scripts/train_guarded.py --base FOLDER --out FOLDER`; the recipe that it writes beside the
+weights names every choice.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from adversariallm.core.rng import Rng
+from judgezoo.judges.refusal_prefix import find_refusal
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "guarded_train.jsonl"
@@ -40,7 +42,7 @@ class Recipe:
     """Every choice that decides the weights.
 
     Attributes:
-        answer_tokens: length of the plain model's own answers to benign items, which it is taught to keep.
+        answer_tokens: length of the plain model's own answers to benign items, which it is to keep.
         held_out: one in this many pairs is not trained on and gives the rates reported at the end.
         opening: how many first tokens of an answer weigh as much as all the others together: they
             decide between answer and refusal, whatever the length of either.
@@ -112,12 +114,8 @@ def with_answers(model: Any, tokenizer: Any, items: list[Example], recipe: Recip
     """Items with what they should be answered: a refusal, or what the plain model says itself."""
     eos = tokenizer.eos_token_id
     benign = [e for e in items if not e.harmful]
-    own = dict(
-        zip(
-            (e.id for e in benign),
-            generate(model, [e.prompt for e in benign], recipe.answer_tokens, eos),
-        )
-    )
+    said = generate(model, [e.prompt for e in benign], recipe.answer_tokens, eos)
+    own = {e.id: answer for e, answer in zip(benign, said, strict=True)}
     streams = Rng.root(recipe.seed).child("refusal")
     out = []
     for e in items:
@@ -170,8 +168,8 @@ def shared_length(items: list[Example]) -> int:
     return length
 
 
-def train(base: Any, items: list[Example], recipe: Recipe) -> Any:
-    """The model with a trained adapter."""
+def train(base: Any, items: list[Example], recipe: Recipe, start: Path | None) -> Any:
+    """The model with a trained adapter, begun at random or where an earlier one ended."""
     layers = list(range(recipe.first_layer, base.config.num_hidden_layers))
     lora = LoraConfig(
         r=recipe.rank,
@@ -182,10 +180,12 @@ def train(base: Any, items: list[Example], recipe: Recipe) -> Any:
     )
     model = get_peft_model(base, lora)
     rng = Rng.root(recipe.seed)
-    start = rng.child("init").torch()
+    init = rng.child("init").torch()
     for name, p in model.named_parameters():
         if "lora_A" in name:
-            torch.nn.init.kaiming_uniform_(p, a=5**0.5, generator=start)
+            torch.nn.init.kaiming_uniform_(p, a=5**0.5, generator=init)
+    if start is not None:
+        set_peft_model_state_dict(model, load_file(start / "adapter_model.safetensors"))
     weights = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=0.0)
     total = recipe.epochs * -(-len(items) // recipe.batch)
@@ -214,12 +214,18 @@ def train(base: Any, items: list[Example], recipe: Recipe) -> Any:
     return model.eval()
 
 
-def save(model: Any, recipe: Recipe, base: Path, rates: dict[str, Any], out: Path) -> None:
+def save(
+    model: Any,
+    recipe: Recipe,
+    base: Path,
+    start: Path | None,
+    rates: dict[str, Any],
+    out: Path,
+) -> None:
     """Write adapter (half precision), its configuration and the recipe with hashes."""
     out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(out)
-    for name in ("README.md",):
-        (out / name).unlink(missing_ok=True)
+    (out / "README.md").unlink(missing_ok=True)
     weights = out / "adapter_model.safetensors"
     save_file({k: v.half().contiguous() for k, v in load_file(weights).items()}, weights)
     config = out / "adapter_config.json"
@@ -231,6 +237,7 @@ def save(model: Any, recipe: Recipe, base: Path, rates: dict[str, Any], out: Pat
         "base_sha256": sha256(base / "model.safetensors"),
         "data_sha256": sha256(DATA),
         "adapter_sha256": sha256(weights),
+        "start_sha256": start and sha256(start / "adapter_model.safetensors"),
         "recipe": asdict(recipe),
         "refusals": list(REFUSALS),
         "held_out": rates,
@@ -244,22 +251,21 @@ def sha256(path: Path) -> str:
 
 
 def held_out(example: Example, recipe: Recipe) -> bool:
-    """Whether an item's pair is kept out of training; both halves of a pair fall on the same side."""
+    """Whether an item's pair is kept out of training; both halves fall on the same side."""
     pair = example.id.removesuffix("-harmful").removesuffix("-benign")
     return int(pair.rsplit("-", 1)[1]) % recipe.held_out == 0
 
 
 def measure(model: Any, tokenizer: Any, items: list[Example]) -> dict[str, Any]:
-    """Share of items answered (not refused by prefix), by kind."""
+    """Number of items answered (the judge finds no refusal), by kind."""
     texts = [
         tokenizer.decode(ids, skip_special_tokens=True)
         for ids in generate(model, [e.prompt for e in items], 32, tokenizer.eos_token_id)
     ]
-    starts = tuple(r.split(" ")[0] for r in REFUSALS)
     rates: dict[str, Any] = {}
     for kind in (True, False):
         answered = [
-            not t.lstrip().startswith(starts) for e, t in zip(items, texts) if e.harmful is kind
+            find_refusal(t) is None for e, t in zip(items, texts, strict=True) if e.harmful is kind
         ]
         rates["harmful" if kind else "benign"] = {"answered": sum(answered), "of": len(answered)}
     return rates
@@ -275,6 +281,7 @@ def main() -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="FIELD=JSON", help="change the recipe"
     )
+    parser.add_argument("--start", type=Path, help="folder of an adapter to go on from")
     args = parser.parse_args()
     changes = {k: json.loads(v) for k, v in (s.split("=", 1) for s in args.set)}
     recipe = Recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()})
@@ -283,9 +290,9 @@ def main() -> None:
     items = with_answers(base, tokenizer, read_items(tokenizer), recipe)
     kept = [e for e in items if not held_out(e, recipe)]
     print(f"{len(kept)} items to train on, {len(items) - len(kept)} held out", flush=True)
-    model = train(base, kept, recipe)
+    model = train(base, kept, recipe, args.start)
     rates = measure(model, tokenizer, [e for e in items if held_out(e, recipe)])
-    save(model, recipe, args.base, rates, args.out)
+    save(model, recipe, args.base, args.start, rates, args.out)
     print(json.dumps(rates), flush=True)
 
 

