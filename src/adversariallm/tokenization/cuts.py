@@ -46,28 +46,31 @@ def find_window(chat: ChatTokenizer, segments: Segments, text: str) -> Window:
     ids, offsets = codec.encode_with_offsets(text)
     bos = len(chat.missing_bos(ids))
     spans = segments.named("slot")
-    first_slot, last_slot = spans[0].start - bos, spans[-1].end - bos
-    anchors = codec.anchors
-    left = [k for k in range(first_slot) if ids[k] in anchors]
-    right = [k for k in range(last_slot, len(ids)) if ids[k] in anchors]
-    lefts = [left[-1] if left else 0]
-    rights = [right[0] + 1 if right else len(ids)]
+    first, last = spans[0].start - bos, spans[-1].end - bos
+    left = [(k, offsets[k][0]) for k in range(first) if ids[k] in codec.anchors]
+    right = [(k + 1, offsets[k][1]) for k in range(last, len(ids)) if ids[k] in codec.anchors][:1]
     if codec.edge is not None:
-        starts = {s: k for k, (s, _) in reversed(list(enumerate(offsets)))}
-        edges = [(m.start(), starts.get(m.start())) for m in codec.edge.finditer(text)]
-        slot_start = offsets[first_slot][0] if first_slot < len(ids) else len(text)
-        slot_end = offsets[last_slot - 1][1] if last_slot > first_slot else slot_start
-        lefts += [k for c, k in edges if k is not None and c + 2 <= slot_start and k > lefts[0]]
-        rights += [k for c, k in edges if k is not None and c - 1 >= slot_end and k < rights[0]][:1]
-    first, last = lefts[-1], rights[-1]
-    for f, e in ((first, last), (lefts[0], rights[0]), (0, len(ids))):
-        start = offsets[f][0] if f < len(ids) and f else 0
-        stop = offsets[e][0] if 0 < e < len(ids) and e not in (rights[0],) else len(text)
-        if e == rights[0] and right:
-            stop = offsets[right[0]][1]
-        if codec.encode(text[start:stop]) == ids[f:e]:
-            break
-    return Window(text[:start], text[stop:], ids[f:first_slot], ids[last_slot:e], f + bos, e + bos)
+        start = offsets[first][0] if first < len(ids) else len(text)
+        stop = offsets[last - 1][1] if last > first else start
+        begins = {at: k for k, (at, _) in reversed(list(enumerate(offsets)))}
+        edges = [(begins[at], at) for at in map(_start, codec.edge.finditer(text)) if at in begins]
+        left += [(k, at) for k, at in edges if at + 2 <= start]
+        right += [(k, at) for k, at in edges if at - 1 >= stop][:1]
+    begin, end = max(left, default=(0, 0)), min(right, default=(len(ids), len(text)))
+    if codec.encode(text[begin[1] : end[1]]) != ids[begin[0] : end[0]]:
+        begin, end = (0, 0), (len(ids), len(text))
+    return Window(
+        before=text[: begin[1]],
+        after=text[end[1] :],
+        head=ids[begin[0] : first],
+        tail=ids[last : end[0]],
+        first=begin[0] + bos,
+        last=end[0] + bos,
+    )
+
+
+def _start(match: re.Match[str]) -> int:
+    return match.start()
 
 
 def find_anchors(codec: Codec) -> frozenset[int]:
@@ -95,10 +98,8 @@ def find_edge(codec: Codec) -> re.Pattern[str] | None:
     """A pattern for the blanks at which tokenization starts anew, or None.
 
     Such a blank stands between one of certain characters and an ASCII letter. A character qualifies
-    by three
-    facts: no token has it followed by a blank inside; no added token takes in white space next to
-        it;
-    and in all short contexts what is left and right of the blank encodes independently.
+    by three facts: no token has it followed by a blank inside; no added token takes in white space
+    next to it; and in all short contexts the two sides of the blank encode independently.
     """
     if any(t.single_word or (t.lstrip and t.content[:1].isalpha()) for t in codec.added.values()):
         return None
@@ -117,8 +118,13 @@ def find_edge(codec: Codec) -> re.Pattern[str] | None:
 
 
 def _independent(codec: Codec, character: str, contexts: Sequence[str]) -> bool:
-    """Whether `... character` and ` c...` encode apart from each other in all these contexts."""
+    """Whether `... character` and ` letter...` encode apart in all these contexts."""
     lefts = codec.encode_batch([c + character for c in contexts])
-    rights = codec.encode_batch([" c" + c for c in contexts])
-    joined = codec.encode_batch([f"{a}{character} c{b}" for a in contexts for b in contexts])
-    return joined == [a + b for a in lefts for b in rights]
+    for right in (" c", " C"):
+        rights = codec.encode_batch([right + c for c in contexts])
+        joined = codec.encode_batch(
+            [f"{a}{character}{right}{b}" for a in contexts for b in contexts]
+        )
+        if joined != [a + b for a in lefts for b in rights]:
+            return False
+    return True

@@ -3,7 +3,7 @@
 Definition (`ReachabilityFilter.by_definition`): decode the slot with everything to its left, put
 that text into the conversation, render and tokenize the whole conversation; reachable means that
 exactly the same ids come out everywhere. The batched path must agree with it; it encodes only the
-stretch between places where tokenization provably starts anew.
+stretch between places where `cuts` shows that tokenization starts anew.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ class ReachabilityFilter:
         self._left, self._right = rendered.text[: span.start], rendered.text[span.end :]
         self._text = rendered.text
         self._watched = chat.template.inspected
-        self._always_render = self._is_watched([content[s.start : s.end] for s in self._slots])
+        given = [content[s.start : s.end] for s in self._slots]
+        self._always_render = not content.strip() or self._is_watched(given)
 
     def __call__(
         self, candidates: Sequence[Sequence[int]] | torch.Tensor, *, statistics: bool = True
@@ -218,13 +219,11 @@ class ReachabilityFilter:
         return list(ids[w.first : w.last])
 
     def _is_watched(self, texts: Sequence[str]) -> bool:
-        """Whether a slot is empty, or a string that the template looks for reaches into one."""
+        """Whether a string that the template looks for touches a slot."""
         content, at = self._content_with(texts), len(self._fixed[0])
         for text, fixed in zip(texts, self._fixed[1:], strict=True):
-            if not text:
-                return True
             for w in self._watched:
-                edge = len(w) - 1
+                edge = len(w) - 1 if text else len(w)
                 if w in content[max(0, at - edge) : at + len(text) + edge]:
                     return True
             at += len(text) + len(fixed)

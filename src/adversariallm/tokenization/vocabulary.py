@@ -29,7 +29,7 @@ def vocabulary_mask(
     token of a letter that has a token of its own.
 
     Args:
-        tokenizer: a transformers tokenizer or a `Codec` (which remembers its masks).
+        tokenizer: a transformers tokenizer or a `Codec` around one.
         rows: number of embedding rows; None takes the tokenizer's length.
         ascii_only: keep printable ASCII only (no newline, no tab).
         allow_special: also added tokens whose text reads as that token.

@@ -204,3 +204,29 @@ def test_trained_tokenizers_agree_with_the_definition(trained: Any) -> None:
             rows = [draw.choices(usable, k=n) for _ in range(100)]
             keep = chat.reachability(segments)
             assert list(keep(rows).kept) == [keep.by_definition(r) for r in rows]
+
+
+def test_an_empty_slot_is_filtered_in_batches_too(
+    tokenizer_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = ChatTokenizer(tokenizer_of.codec("smollm2"))
+    keep = chat.reachability(chat.segments(Conversation.user("Hi there."), Slot()))
+    rows = [chat.codec.encode(t) for t in (" a", " a big", "", " sun dog", "the")]
+    truth = [keep.by_definition(r) for r in rows]
+    monkeypatch.setattr(keep, "by_definition", None)
+    assert list(keep(rows).kept) == truth
+
+
+def test_only_a_short_stretch_is_encoded(tokenizer_of: Any) -> None:
+    """Special tokens and word edges bound what a candidate of a long conversation costs."""
+    for name, template in (
+        ("smollm2", None),
+        ("llama2", "llama-2"),
+        ("mistral_v3_spm", "mistral-v3"),
+    ):
+        chat = ChatTokenizer(tokenizer_of.codec(name), template)
+        prompt = "Tell me a very long story about the sea and the sun. " * 20
+        keep = chat.reachability(chat.segments(Conversation.user(prompt), Slot(text="x x")))
+        window = keep._window
+        assert len(window.before) > 900
+        assert len(window.head) < 10 and len(window.tail) < 10
