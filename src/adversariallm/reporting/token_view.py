@@ -1,4 +1,4 @@
-"""The tokens of what was sent: which are the attack's, which straddle its edge, does text give them.
+"""The tokens of what was sent, with those of the attack marked and those that straddle its edge.
 
 It needs the model's tokenizer, which is read from this machine; without it the report shows text
 only.
