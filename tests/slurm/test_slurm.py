@@ -172,7 +172,7 @@ def requeue(scenario: Scenario) -> None:
 def preempt(scenario: Scenario, number: signal.Signals = signal.SIGTERM) -> None:
     """Push the pilot, which has a node to itself, out with a job of higher priority."""
     scenario.until_steps()
-    where = ("-p", "high", "-w", scenario.node(), "-n1", "--mem=3500")
+    where = ("-p", "high", "-w", scenario.node(), "-n1", "--mem=3990")
     told(scenario, number, "srun", *where, "-t1", "sleep", "3")
 
 
@@ -227,7 +227,7 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-ALONE: dict[str, object] = {"mem_gb": 3.5}  # a node to itself
+ALONE: dict[str, object] = {"mem_gb": 3.9}  # a node to itself
 
 # name: what happens, and what the launcher is told
 SCENARIOS: dict[str, tuple[Disturb, dict[str, object]]] = {
