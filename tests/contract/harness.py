@@ -119,7 +119,7 @@ def resources(name: str, model: Any, **rest: Any) -> Resources:
     rest.setdefault("helpers", helpers_for(name))
     if module.INFO.judge and "judge" not in rest:
         rest["judge"] = lambda meter: LengthJudge()
-    return Resources(models=(model,), assets={a: assets[a] for a in module.INFO.assets}, **rest)
+    return Resources(models=(model,), assets=assets, **rest)
 
 
 class LengthJudge:

@@ -87,6 +87,14 @@ class AttackInfo:
     judged_with_prefill: bool = False
     quick: Mapping[str, Any] = field(default_factory=dict)
 
+    def assets_of(self, config: Any) -> tuple[str, ...]:
+        """Ids of the texts by others that a configuration needs.
+
+        A `Config` whose options choose among texts has a method `needs_assets`.
+        """
+        chosen = getattr(config, "needs_assets", None)
+        return self.assets if chosen is None else (*self.assets, *chosen())
+
 
 @dataclass(frozen=True)
 class Work:

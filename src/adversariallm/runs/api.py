@@ -23,6 +23,7 @@ from adversariallm.core.records import BehaviorRun
 from adversariallm.core.types import Behavior, Conversation
 from adversariallm.runs.execute import Resources, check_needs, execute
 from adversariallm.runs.judging import judge_rows
+from adversariallm.runs.lookups import asset_hash
 from adversariallm.runs.provenance import provenance
 from adversariallm.runs.runlog import MemoryLog
 from adversariallm.runs.settings import configure
@@ -148,6 +149,7 @@ class AttackRunner:
             seed=seed,
             budget=validated(Budget, budget, "budget"),
             helpers={role: _spec_of(m) for role, m in helpers.items()},
+            assets={a: asset_hash(a) for a in self.info.assets_of(self.config)},
             amounts=validated(
                 Amounts, amounts, "amounts", {"num_return_sequences": decoding.num_return_sequences}
             ),
@@ -170,7 +172,7 @@ class AttackRunner:
                 models=(model,),
                 helpers=helpers,
                 judge=None if reward is None else lambda meter: Rewards(reward),
-                assets=Workshop().texts(self.info.assets),
+                assets=Workshop().texts(task.spec.assets),
                 provenance=provenance([model]),
             )
             document, _ = execute(task, resources, MemoryLog())

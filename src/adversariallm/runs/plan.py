@@ -255,7 +255,7 @@ class _Planner:
             judge=self._reward(info, settings),
             assets={
                 asset: self._once(("asset", asset), partial(self.sources.asset, asset))
-                for asset in (*info.assets, *(a for i in infos for a in i.assets))
+                for asset in (*info.assets_of(config), *(a for i in infos for a in i.assets))
             },
             amounts=Amounts(
                 num_return_sequences=generation.num_return_sequences,
