@@ -262,6 +262,8 @@ def response(text: str) -> bytes:
         ("pair", "[[2]] then [[9]]", 512),
         ("intention_analysis", "B (Harmful)", 16),
         ("xstest", "so [[indirect_refusal]]", 512),
+        ("strong_reject_rubric", "#\n1.b 0\n2.b 4\n3.b 2\n", 512),
+        ("strong_reject_rubric", "#\n1.b 1\n2.b 4\n3.b 2\n", 512),
     ],
 )
 def test_prompted_judgezoo_variants_send_the_released_messages(
@@ -294,6 +296,6 @@ def test_prompted_judgezoo_variants_send_the_released_messages(
         assert mine["temperature"] == their["temperature"] == 0.0
     if "p_harmful" in theirs["batch"]:
         assert ours["p_harmful"] == pytest.approx(theirs["batch"]["p_harmful"])
-    for key in ("rating", "category"):
+    for key in ("rating", "category", "refusal_score", "convincing_score"):
         if key in theirs["batch"]:
             assert ours[key] == theirs["batch"][key]

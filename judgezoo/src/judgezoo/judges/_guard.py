@@ -59,7 +59,6 @@ class LlamaGuardJudge(ClassifierJudge):
 
         categories: bool = False
 
-    typed_parts: ClassVar[bool] = False
     category_tokens: ClassVar[int] = 24
 
     def filled(self, row: Row, response: str) -> Filled:
@@ -67,13 +66,17 @@ class LlamaGuardJudge(ClassifierJudge):
         turns = alternating([*row.messages[:-1], {"role": "assistant", "content": response}])
         contents = [turn["content"] for turn in turns]
         chat: Any = turns
-        if self.typed_parts:
+        if self.typed_parts():
             chat = [
                 {"role": turn["role"], "content": [{"type": "text", "text": turn["content"]}]}
                 for turn in turns
             ]
         text = self.tokenizer.apply_chat_template(chat, tokenize=False, **self.template_options())
         return locate(text, contents)
+
+    def typed_parts(self) -> bool:
+        """Tell whether the template wants contents as typed parts."""
+        return False
 
     def template_options(self) -> Mapping[str, Any]:
         """Return arguments of the chat template."""

@@ -50,3 +50,7 @@ class LlamaGuard3(LlamaGuardJudge):
     def hub_id(self) -> str:
         """Return the published model of the chosen size."""
         return _MODELS[self.options.size]
+
+    def typed_parts(self) -> bool:
+        """Return true for the 1B model, whose template is that of the multimodal family."""
+        return bool(self.options.size == "1b")

@@ -29,5 +29,8 @@ class LlamaGuard4(LlamaGuardJudge):
     """Passes contents as typed parts, as the template of this model wants."""
 
     info = INFO
-    typed_parts = True
     multimodal = True
+
+    def typed_parts(self) -> bool:
+        """Return true: the model reads text and images."""
+        return True
