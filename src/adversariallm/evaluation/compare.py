@@ -60,6 +60,7 @@ class Comparison:
         needed: behaviors needed to see the observed difference with 80 % power at 5 %; None for no
             difference.
         allowed: differences in the settings that were allowed.
+        at: the budget at which both sides were read, if any.
     """
 
     name_a: str
@@ -81,13 +82,15 @@ class Comparison:
     needed: int | None
     allowed: tuple[str, ...] = ()
     level: float = 0.95
+    at: At | None = None
 
     def sentence(self) -> str:
         """The conclusion in words."""
         low, high = 100 * self.interval.low, 100 * self.interval.high
+        within = f" within {self.at.budget:.3g} {self.at.axis} each" if self.at else ""
         numbers = (
             f"{self.metric} {100 * self.rate_b:.1f} % against {100 * self.rate_a:.1f} % "
-            f"over {self.pairs} behaviors ({100 * self.difference:+.1f} points, "
+            f"over {self.pairs} behaviors{within} ({100 * self.difference:+.1f} points, "
             f"{100 * self.level:g} % interval {low:+.1f} to {high:+.1f}, {self.test}, "
             f"p = {self.p_adjusted:.2g})"
         )
@@ -216,6 +219,7 @@ def compare(
         needed=pairs_needed(y - x),
         allowed=allowed,
         level=level,
+        at=at,
     )
 
 

@@ -75,8 +75,8 @@ def compare_groups(
         groups: `FACET=VALUE[,FACET=VALUE]`.
         where: facets that all groups have.
         judge: the only common judge if None.
-        at: `flops`, `queries`, `tokens` or `seconds`, to compare at the largest budget that all
-            spent, or `flops=1e12`.
+        at: `flops`, `queries`, `tokens` or `seconds`, to compare each pair at the largest
+            budget at which all outcomes are known, or `flops=1e12`.
         when: which steps count, without `at`.
         threshold: overrides the judge's.
         allow: settings that may differ.
@@ -88,16 +88,8 @@ def compare_groups(
         raise ConfigError(f"when={when!r}: expected one of {', '.join(get_args(When))}")
     loaded = _load(store, groups, where)
     chosen = _judge(loaded, judge)
-    point = None
-    if at is not None:
-        axis, _, budget = at.partition("=")
-        if axis not in AXES:
-            raise ConfigError(f"at={at!r}: expected one of {', '.join(AXES)}, perhaps with =BUDGET")
-        trials = [trials_of(g, chosen, threshold=threshold) for g in loaded]
-        value = (
-            _number(budget) if budget else largest_common_budget(trials, cast(Axis, axis), "total")
-        )
-        point = At(cast(Axis, axis), value)
+    if at is not None and at.partition("=")[0] not in AXES:
+        raise ConfigError(f"at={at!r}: expected one of {', '.join(AXES)}, perhaps with =BUDGET")
     first, *others = loaded
     return adjusted(
         [
@@ -107,13 +99,28 @@ def compare_groups(
                 chosen,
                 rng=STREAM,
                 when=cast(When, when),
-                at=point,
+                at=None if at is None else _point(at, (first, other), chosen, threshold),
                 threshold=threshold,
                 allow=allow,
             )
             for other in others
         ]
     )
+
+
+def _point(
+    at: str,
+    pair: tuple[list[dict[str, Any]], list[dict[str, Any]]],
+    judge: str,
+    threshold: float | None,
+) -> At:
+    """The budget asked for, or the largest at which every outcome of both sides is known."""
+    name, _, budget = at.partition("=")
+    axis = cast(Axis, name)
+    if budget:
+        return At(axis, _number(budget))
+    trials = [trials_of(group, judge, threshold=threshold) for group in pair]
+    return At(axis, largest_common_budget(trials, axis, "total"))
 
 
 def _number(text: str) -> float:

@@ -41,7 +41,7 @@ def test_read_documents_selects_by_facets_and_skips_what_is_damaged(
     assert len(read_documents(store.root, {"attack": "gcg"})) == 9
     assert len(read_documents(store.root, {"attack": ["gcg", "direct"], "seed": 1})) == 0
     with pytest.raises(ConfigError, match="expected some of"):
-        read_documents(store.root, {"atack": "gcg"})
+        read_documents(store.root, {"tactic": "gcg"})
     with pytest.raises(StoreError, match="no folder"):
         read_documents(store.root / "nowhere")
     damaged = next(iter(store.runs()))
