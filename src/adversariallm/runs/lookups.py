@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from adversariallm.core.errors import ConfigError, DataError
-from adversariallm.core.protocols import Needs
+from adversariallm.core.protocols import ChatModel, Needs
 from adversariallm.datasets import Dataset, load_dataset
 from adversariallm.models.card import EndpointCard
 from adversariallm.models.identity import identity
@@ -74,10 +74,15 @@ def dataset(name: str, options: Mapping[str, Any]) -> Dataset:
 def judge_fingerprint(name: str, options: Mapping[str, Any]) -> str:
     """What identifies a judge with its options."""
     import judgezoo
+    from adversariallm.runs.judge_model import chosen_backend
     from judgezoo.errors import JudgezooError
 
+    def unloaded() -> ChatModel:
+        raise ConfigError(f"judges.{name}: a plan asks no judge")
+
     try:
-        return judgezoo.Judge.from_name(name, **options).fingerprint_id()
+        chosen = chosen_backend(options, lambda model: unloaded())
+        return judgezoo.Judge.from_name(name, **chosen).fingerprint_id()
     except JudgezooError as error:
         raise ConfigError(f"judges.{name}: {error}") from None
 

@@ -19,13 +19,15 @@ from adversariallm.core.errors import AdversariaLLMError, LostLeaseError
 from adversariallm.core.plugins import ATTACKS, DEFENSES
 from adversariallm.core.protocols import ChatModel, Needs
 from adversariallm.runs.execute import Event, Resources, execute
+from adversariallm.runs.judge_model import chosen_backend
 from adversariallm.runs.judging import JudgeFactory, StepJudge
 from adversariallm.runs.provenance import provenance
 from adversariallm.runs.rewards import Rewards
+from adversariallm.runs.spec import ModelSpec
 from adversariallm.runs.topup import top_up
 
 if TYPE_CHECKING:
-    from adversariallm.runs.spec import ModelSpec, PluginSpec, RunTask
+    from adversariallm.runs.spec import PluginSpec, RunTask
     from adversariallm.runs.store import Store
     from judgezoo.assets import AssetStore
 
@@ -75,15 +77,25 @@ class Workshop:
             return self._models[key]
 
     def judge_factory(self, name: str) -> JudgeFactory:
-        """How to make a judge, with the options of `judges.<name>.*`."""
+        """How to make a judge, with the options of `judges.<name>.*`.
+
+        A backend `model:NAME` is a model of ours, loaded once and charged to the meter at hand.
+        """
         from judgezoo import Judge
 
-        options = dict(self._judges.get(name, {}))
+        options = self._judges.get(name, {})
 
         def make(meter: Meter) -> Judge:
-            return Judge.from_name(name, **options)
+            return Judge.from_name(name, **chosen_backend(options, self._judge_model, meter))
 
         return make
+
+    def _judge_model(self, name: str) -> ChatModel:
+        """A model of ours that judges, shared with runs that attack the same one."""
+        from adversariallm.models.identity import identity
+        from adversariallm.models.options import resolve
+
+        return self.model(ModelSpec(name=name, identity=identity(resolve(name))))
 
     def judge_id(self, name: str) -> str:
         """What the scores of a judge with these options are stored under."""
