@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,11 @@ from adversariallm.models.tiny import tiny_parts
 
 
 @pytest.fixture(autouse=True)
-def no_bars() -> Iterator[None]:
+def no_bars() -> None:
     """What the command line sets for its own process, where transformers is imported already."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    yield
-    logging.enable_progress_bar()
 
 
 @pytest.fixture(scope="module")
