@@ -152,7 +152,7 @@ def main() -> int:
     args = parser.parse_args()
     names = args.only or sorted(p.name for p in args.tokenizers.iterdir() if p.is_dir())
     print(
-        f"{'tokenizer':15} {'isolated':>9} {'+convers.':>9} | {'one change: ours':>16}"
+        f"{'tokenizer':15} {'isolated':>9} {'+whole':>9} | {'one change: ours':>16}"
         f" {'1 by 1':>8} {'ratio':>6} {'cpu':>6} | {'random: ours':>12}"
         f" {'1 by 1':>8} {'ratio':>6} {'cpu':>6}"
     )
