@@ -128,6 +128,7 @@ def run(
     watcher.planned(found, store)
     if not found.todo and not found.done:
         return Finished(found, (), store)
+    _require_judges(found, settings)
     _remember(store.root, arguments)
     short = [r for r in found.done if lacking(store, r.task)]
     if launcher.kind != "inline":
@@ -153,6 +154,15 @@ def run(
     finished = Finished(found, tuple(outcomes), store)
     finished.problems.update(_judge(finished, workshop, watcher))
     return finished
+
+
+def _require_judges(found: Plan, settings: Settings) -> None:
+    """Refuse a command whose judges lack a text or an option, before anything is loaded."""
+    from adversariallm.runs.lookups import require_judge
+
+    names = {j for r in (*found.todo, *found.done) for j in r.task.spec.amounts.judges}
+    for name in sorted(names):
+        require_judge(name, settings.judges.get(name, {}))
 
 
 def _judge(finished: Finished, workshop: Workshop, watcher: Watcher) -> dict[str, str]:

@@ -24,6 +24,7 @@ from adversariallm.runs.settings import explain_invalid
 if TYPE_CHECKING:
     from adversariallm.runs.settings import Settings
     from adversariallm.runs.store import Store
+    from judgezoo import Judge
     from judgezoo.assets import AssetStore
 
 
@@ -73,16 +74,35 @@ def dataset(name: str, options: Mapping[str, Any]) -> Dataset:
 
 def judge_fingerprint(name: str, options: Mapping[str, Any]) -> str:
     """What identifies a judge with its options."""
+    return _unloaded_judge(name, options).fingerprint_id()
+
+
+def require_judge(name: str, options: Mapping[str, Any]) -> None:
+    """Check that a judge has every option and text it needs.
+
+    Raises:
+        ConfigError: it has not; the text has the command that supplies what is missing.
+    """
+    from judgezoo.errors import JudgezooError
+
+    judge = _unloaded_judge(name, options)
+    try:
+        judge.prepare()
+    except JudgezooError as error:
+        raise ConfigError(f"judge={name}: {error}") from None
+
+
+def _unloaded_judge(name: str, options: Mapping[str, Any]) -> Judge:
+    """A judge that is not asked anything; no weights are loaded."""
     import judgezoo
     from adversariallm.runs.judge_model import chosen_backend
     from judgezoo.errors import JudgezooError
 
-    def unloaded() -> ChatModel:
+    def unloaded(model: str) -> ChatModel:
         raise ConfigError(f"judges.{name}: a plan asks no judge")
 
     try:
-        chosen = chosen_backend(options, lambda model: unloaded())
-        return judgezoo.Judge.from_name(name, **chosen).fingerprint_id()
+        return judgezoo.Judge.from_name(name, **chosen_backend(options, unloaded))
     except JudgezooError as error:
         raise ConfigError(f"judges.{name}: {error}") from None
 

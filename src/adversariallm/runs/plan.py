@@ -172,6 +172,9 @@ def _skip_reason(status: str, run: Planned, retry: bool) -> str:
     return ""
 
 
+_FitSet = tuple[BehaviorSet, Mapping[str, Any], tuple[dict[str, Any], ...]]
+
+
 @dataclass(frozen=True)
 class _Case:
     """What all seeds and behaviors of one point share: the specification but for `fit` and `seed`.
@@ -181,12 +184,14 @@ class _Case:
         semantic: its semantic values, worked out once.
         resources_key: see `Planned`.
         sets: fit sets, their semantic values and their rows.
+        evaluated: rows of the evaluation set where it is not the fit set.
     """
 
     base: RunSpec
     semantic: Mapping[str, Any]
     resources_key: str
-    sets: tuple[tuple[BehaviorSet, Mapping[str, Any], tuple[dict[str, Any], ...]], ...]
+    sets: tuple[_FitSet, ...]
+    evaluated: tuple[dict[str, Any], ...] = ()
 
 
 class _Planner:
@@ -242,12 +247,15 @@ class _Planner:
         shields, infos = self._defenses(settings)
         _check_needs(info, settings, gives, infos)
         generation = _generation(info, chosen, settings)
+        sets = _fit_sets(info, data)
+        evaluated, rows = self._evaluated(info, settings, sets)
         base = RunSpec(
             attack=PluginSpec(name=attack, version=info.version, options=config.semantic()),
             models=models,
             defense=shields,
             knowledge=settings.knowledge if shields else "unaware",
             fit=BehaviorSet(dataset="", content_hash="", ids=(), keys=()),
+            evaluated=evaluated,
             generation=generation,
             budget=settings.budget,
             stopping=self._stopping(settings),
@@ -266,7 +274,34 @@ class _Planner:
             ),
             overrides=overrides,
         )
-        return _Case(base, base.semantic(), _resources_key(base), _fit_sets(info, data))
+        return _Case(base, base.semantic(), _resources_key(base), sets, rows)
+
+    def _evaluated(
+        self, info: AttackInfo, settings: Settings, sets: tuple[_FitSet, ...]
+    ) -> tuple[BehaviorSet | None, tuple[dict[str, Any], ...]]:
+        """The fit set and the held-out items, which get the same input; None without any."""
+        if settings.held_out is None:
+            return None, ()
+        if info.fits != "many":
+            raise NeedsError(
+                f"held_out is for attacks that fit many behaviors at once; {info.name!r} fits one "
+                "per run"
+            )
+        name = DATASETS.resolve(settings.dataset)
+        options = {**settings.datasets.get(name, {}), "idx": settings.held_out}
+        data: Dataset = self._once(
+            ("dataset", name, repr(options)), partial(self.sources.dataset, name, options)
+        )
+        fit, _, rows = sets[0]
+        held, _, held_rows = _fit_sets(info, data)[0]
+        new = [k for k, key in enumerate(held.keys) if key not in fit.keys]
+        evaluated = fit.model_copy(
+            update={
+                "ids": (*fit.ids, *(held.ids[k] for k in new)),
+                "keys": (*fit.keys, *(held.keys[k] for k in new)),
+            }
+        )
+        return evaluated, (*rows, *(held_rows[k] for k in new))
 
     def _preset(self, attack: str, name: str | None) -> Preset:
         if name is None:
@@ -391,12 +426,11 @@ def _runs(case: _Case, settings: Settings) -> Iterator[Planned]:
     for fit, semantic, rows in case.sets:
         spec = case.base.model_copy(update={"seed": settings.seed, "fit": fit})
         run_id = stable_hash({**case.semantic, "seed": settings.seed, "fit": semantic})
-        yield Planned(run_id, RunTask(spec=spec, fit=rows), settings, case.resources_key)
+        task = RunTask(spec=spec, fit=rows, evaluated=case.evaluated)
+        yield Planned(run_id, task, settings, case.resources_key)
 
 
-def _fit_sets(
-    info: AttackInfo, data: Dataset
-) -> tuple[tuple[BehaviorSet, Mapping[str, Any], tuple[dict[str, Any], ...]], ...]:
+def _fit_sets(info: AttackInfo, data: Dataset) -> tuple[_FitSet, ...]:
     """One fit set per behavior, or one with all of them."""
     files = sorted(data.files.values())
     own = next((f for f in files if f.startswith("custom:")), None)

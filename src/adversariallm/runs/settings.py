@@ -54,6 +54,9 @@ class Settings(FrozenConfig):
         ("auto",), description="judges of the stored answers; `auto` by dataset, `none` for none"
     )
     defense: _Names = Field((), description="name of a defense, [a,b] for a stack, `none`")
+    held_out: Any = Field(
+        None, description="further items, as idx takes them, that a universal attack is tried on"
+    )
     seed: int = Field(0, ge=0, description="seed of the search and of the samples")
     out: str = Field("out", description="directory of the run store")
     preset: str | None = Field(None, description="named options of the attacks")

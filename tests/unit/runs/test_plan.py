@@ -114,6 +114,19 @@ def test_one_run_per_behavior_or_one_for_all() -> None:
     assert [len(r.task.fit) for r in planned("attack=universal").todo] == [4]
 
 
+def test_held_out_items_are_evaluated_beside_the_fit_set() -> None:
+    fit = "datasets.starter_harmful.idx=range(0,2)"
+    (run,) = planned("attack=universal", fit, "held_out=[1,3]").todo
+    assert run.task.spec.fit.ids == ("b0", "b1")
+    assert run.task.spec.evaluated.ids == ("b0", "b1", "b3")
+    assert [b["id"] for b in run.task.evaluated] == ["b0", "b1", "b3"]
+    assert run.run_id == run.task.spec.run_id
+    (without,) = planned("attack=universal", fit).todo
+    assert without.run_id != run.run_id
+    with pytest.raises(NeedsError, match="held_out is for attacks that fit many"):
+        planned("attack=toy", "held_out=[3]")
+
+
 def test_sweeps_multiply_and_equal_runs_count_once() -> None:
     found = planned("attack=toy,universal", "seed=range(3)", "attacks.toy.num_steps=5,10")
     # toy: 4 behaviors x 3 seeds x 2; universal: 3 seeds, whatever toy's steps
