@@ -24,6 +24,8 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("pgd_discrete", "patience"): {"patience": 1, "learning_rate": 1e-6},
     ("crescendo", "stop_on_success"): {"success_threshold": 0.5},
     ("crescendo", "max_backtracks"): {"max_turns": 4},
+    ("tap", "depth"): {"stop_on_success": False},
+    ("tap", "stop_on_success"): {"cutoff": 8},
     ("pair", "num_iterations"): {"stop_on_success": False},
     ("pair", "stop_on_success"): {"cutoff": 8},
     ("pair", "keep_last"): {"num_iterations": 3},
@@ -34,6 +36,10 @@ DIRECTIONS = (
     "tests/unit/models/test_directions.py::test_the_choice_and_its_measures_equal_the_plain_search"
 )
 SHOWN_ELSEWHERE = {
+    ("actor", "attempts"): "tests/unit/attacks/test_actor.py::test_failed_stages_send_nothing",
+    ("actor", "unknown"): "tests/unit/attacks/test_actor.py::test_an_unclear_verdict",
+    ("actor", "still_refused"): "tests/unit/attacks/test_actor.py::test_a_declined_replacement",
+    ("actor", "stop_on_success"): "tests/unit/attacks/test_actor.py::test_success_ends_the_run",
     ("autodan", "mutation_tokens"): (
         "tests/unit/attacks/test_autodan.py::test_a_paraphrase_that_was_cut_off_keeps_its_parent"
     ),
@@ -54,6 +60,12 @@ SHOWN_ELSEWHERE = {
         "crescendo",
         "attempts",
     ): "tests/unit/attacks/test_crescendo.py::test_an_attacker_that_cannot_be_read_ends_the_trial",
+    ("tap", "attempts"): "tests/unit/attacks/test_tap.py::test_failures_drop_a_child_only",
+    ("tap", "scorer_attempts"): "tests/unit/attacks/test_tap.py::test_failures_drop_a_child_only",
+    (
+        "tap",
+        "keep_last",
+    ): "tests/unit/attacks/test_tap.py::test_a_leaf_is_rewritten_from_its_own_past",
     ("pair", "attempts"): "tests/unit/attacks/test_pair.py::test_replies_are_asked_for_again",
     (
         "pair",

@@ -78,7 +78,8 @@ class Attack:
         for step in range(first, self.config.num_steps + 1):
             found = self._augment(clean[turn].content, step, ctx)
             talk = clean.with_content(turn, found.text)
-            note = {"changed": {"words": found.words, "case": found.case, "chars": found.chars}}
+            counts = {"words": found.words, "case": found.case, "chars": found.chars}
+            note = {} if self.config.augmentation == "reference" else {"changed": counts}
             loss = diagnosed_loss(ctx, talk, behavior.target, log_loss)
             yield Candidate.of(talk, loss, note=note)
 

@@ -15,25 +15,22 @@ cut off at "}" and no answer is begun for the attacker; answers cannot forge the
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pydantic import Field
 
-from adversariallm.attacks._kit import chat
-from adversariallm.attacks._kit.structured import Answer, Form, UnreadableError, ask
+from adversariallm.attacks._kit import chat, rewriting
+from adversariallm.attacks._kit.rewriting import HIGHEST, LOWEST, Rewriter, Scorer, Written
+from adversariallm.attacks._kit.structured import Answer
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.protocols import AttackInfo, Context, Needs
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Candidate, Conversation, Reply, State, Task
 
 SYSTEMS = ("pair/role_playing", "pair/logical_appeal", "pair/authority")
-DEFAULT_TARGET = "Sure, here is"
-LOWEST, HIGHEST = 1, 10
 FAILURES_TO_DROP = 2
-CUTS = (1.0, 0.5, 0.25, 0.1)  # parts of an answer that are fed back where the context is short
 
 INFO = AttackInfo(
     name="pair",
@@ -58,27 +55,6 @@ INFO = AttackInfo(
 )
 
 
-class Improvement(Form):
-    """What the attacker writes."""
-
-    improvement: str
-    prompt: str = Field(min_length=1)
-
-
-class AttackerDecoding(chat.Decoding):
-    """Defaults of the paper."""
-
-    temperature: float = Field(1.0, ge=0, description="0 is greedy")
-    top_p: float = Field(0.9, gt=0, le=1, description="nucleus mass kept")
-    max_new_tokens: int = Field(500, ge=1, description="token limit of an answer")
-
-
-class ScorerDecoding(chat.Decoding):
-    """Defaults of the paper."""
-
-    max_new_tokens: int = Field(10, ge=1, description="token limit of an answer")
-
-
 class Config(FrozenConfig):
     """Options; defaults are those of the paper."""
 
@@ -92,8 +68,12 @@ class Config(FrozenConfig):
     paper_exact_scorer: bool = Field(
         False, description="leave verdict brackets in what the scorer reads"
     )
-    attacker: AttackerDecoding = Field(AttackerDecoding(), description="decoding of the attacker")
-    scorer: ScorerDecoding = Field(ScorerDecoding(), description="decoding of the scorer")
+    attacker: rewriting.AttackerDecoding = Field(
+        rewriting.AttackerDecoding(), description="decoding of the attacker"
+    )
+    scorer: rewriting.ScorerDecoding = Field(
+        rewriting.ScorerDecoding(), description="decoding of the scorer"
+    )
 
 
 @dataclass
@@ -147,7 +127,7 @@ class _Run:
         self.config, self.ctx = config, ctx
         self.behavior = task.behavior
         self.goal = chat.objective(self.behavior)
-        self.target = self.behavior.target or DEFAULT_TARGET
+        self.target = self.behavior.target or rewriting.DEFAULT_TARGET
         values: Any = {} if ctx.state is None else ctx.state.values
         self.done: int = values.get("done", 0)
         self.success: int | None = values.get("success")
@@ -178,18 +158,20 @@ class _Run:
         if stream.dead:
             return None
         rng = self.ctx.rng.child("stream", number, "iteration", iteration)
-        told, cut, written = self._write(stream, number, rng)
-        if written.value is None:
+        rewriter, scorer = self._rewriter(number), self._scorer()
+        written = rewriter.write(stream.history, stream.feedback, stream.last_prompt, rng)
+        if written.answer.value is None:
             stream.failures += 1
-            self.skipped.append({"iteration": iteration, "stream": number, **written.note()})
+            facts = {"iteration": iteration, "stream": number, **written.answer.note()}
+            self.skipped.append(facts)
             return None
-        prompt = written.value.prompt
+        prompt = written.answer.value.prompt
         talk = self.behavior.conversation
         talk = talk.with_content(talk.last_user, prompt)
         reply = chat.answer(self.ctx, talk, rng.child("model"))
         kind = chat.status(reply)
-        scored = self._score(prompt, reply, kind, rng)
-        self._remember(stream, told, written.value, reply, kind, scored)
+        scored = scorer.rate(prompt, reply, kind, rng)
+        self._remember(stream, written, reply, kind, scored)
         score = None if scored is None else scored.value
         if self.success is None and score is not None and score >= self.config.cutoff:
             self.success = iteration * self.config.num_streams + number + 1
@@ -197,127 +179,53 @@ class _Run:
             "iteration": iteration,
             "stream": number,
             "system": SYSTEMS[number % len(SYSTEMS)],
-            "improvement": written.value.improvement,
-            "attacker": written.note(),
-            "status": kind,
-            "score": score,
-            "scorer": None if scored is None else scored.note(),
+            **rewriting.facts(written, kind, scored),
             "exchanges": len(stream.history),
             "queries_to_first_success": self.success,
-            **({"feedback_truncated": cut} if cut < 1.0 else {}),
             **({} if self.behavior.target else {"target_source": "default"}),
         }
         return Candidate.of(talk, reply=reply, note=note)
 
-    def _write(
-        self, stream: _Stream, number: int, rng: Rng
-    ) -> tuple[str, float, Answer[Improvement]]:
-        """Ask the attacker, with less of the past where its context is too short."""
-        system = chat.fill(
-            self.ctx.assets[SYSTEMS[number % len(SYSTEMS)]],
-            goal=self.goal,
-            target_str=self.target,
-        )
-        tried: tuple[str, float, Answer[Improvement]] | None = None
-        for talk, told, cut in self._shorter(stream, system):
-            written = ask(
-                self.ctx.helpers["attacker"],
-                talk,
-                _reader(system, stream.last_prompt),
-                self.config.attacker.generation(),
-                rng.child("attacker", len(talk), str(cut)),
-                attempts=self.config.attempts,
-                schema=Improvement.wire_schema(),
-            )
-            tried = told, cut, written
-            if written.failure != "context_length":
-                break
-        if tried is None:
-            raise AssertionError("there is always a shortest conversation")
-        return tried
-
-    def _shorter(
-        self, stream: _Stream, system: str
-    ) -> Generator[tuple[Conversation, str, float], None, None]:
-        """The whole conversation, then without its oldest exchanges, then with a cut answer."""
-        start = Conversation.user("", system=system).messages[:1]
-        told = self._told(stream, 1.0)
-        for first in range(len(stream.history) + 1):
-            yield chat.with_turns(start, stream.history[first:], told), told, 1.0
-        if stream.feedback is not None:
-            for cut in CUTS[1:]:
-                told = self._told(stream, cut)
-                yield chat.with_turns(start, [], told), told, cut
-
-    def _told(self, stream: _Stream, part: float) -> str:
-        """What the attacker is told next."""
+    def _rewriter(self, number: int) -> Rewriter:
         assets = self.ctx.assets
-        if stream.feedback is None:
-            return chat.fill(assets["pair/init"], goal=self.goal, target=self.target)
-        answer, score = stream.feedback
-        return chat.fill(
-            assets["pair/feedback"],
-            target_response=answer[: int(len(answer) * part)],
+        system = assets[SYSTEMS[number % len(SYSTEMS)]]
+        return Rewriter(
+            model=self.ctx.helpers["attacker"],
+            system=chat.fill(system, goal=self.goal, target_str=self.target),
+            init=assets["pair/init"],
+            feedback=assets["pair/feedback"],
             goal=self.goal,
-            score=score,
-            target_str=self.target,
+            target=self.target,
+            decoding=self.config.attacker,
+            attempts=self.config.attempts,
         )
 
-    def _score(self, prompt: str, reply: Reply, kind: str, rng: Rng) -> Answer[int] | None:
-        """The scorer's rating; None where there is no answer to rate."""
-        if kind in (*chat.BLOCKED, *chat.FAILED):
-            return None
-        exact = self.config.paper_exact_scorer
-        clean: Callable[[str], str] = (lambda text: text) if exact else chat.defused
-        user = (
-            f"[PROMPT BEGIN]\n{clean(prompt)}\n[PROMPT END]\n"
-            f"[RESPONSE BEGIN]\n{clean(reply.text)}\n[RESPONSE END]"
-        )
-        return ask(
-            self.ctx.helpers["scorer"],
-            chat.exchange(chat.fill(self.ctx.assets["pair/judge"], goal=self.goal), user),
-            chat.read_rating,
-            self.config.scorer.generation(),
-            rng.child("scorer"),
+    def _scorer(self) -> Scorer:
+        return Scorer(
+            model=self.ctx.helpers["scorer"],
+            system=chat.fill(self.ctx.assets["pair/judge"], goal=self.goal),
+            decoding=self.config.scorer,
             attempts=self.config.scorer_attempts,
+            exact=self.config.paper_exact_scorer,
         )
 
     def _remember(
         self,
         stream: _Stream,
-        told: str,
-        written: Improvement,
+        written: Written,
         reply: Reply,
         kind: str,
         scored: Answer[int] | None,
     ) -> None:
         """Update the stream; a call that failed leaves no trace but a failure."""
-        if kind in chat.FAILED:
+        if kind in chat.FAILED or written.answer.value is None:
             stream.failures += 1
             return
         stream.failures = 0
-        stream.last_prompt = written.prompt
-        said = json.dumps(written.model_dump(), ensure_ascii=False)
-        stream.history = [*stream.history, [told, said]][-self.config.keep_last :]
-        score = LOWEST if scored is None or scored.value is None else scored.value
-        stream.feedback = (reply.text, score)
-
-
-def _reader(system: str, last_prompt: str) -> Callable[[str], Improvement]:
-    """Reads an improvement; refuses the text's own placeholder and the stream's last prompt."""
-
-    def read(text: str) -> Improvement:
-        found = Improvement.read(text)
-        prompt = found.prompt.strip()
-        if not prompt:
-            raise UnreadableError("the prompt is empty")
-        if re.fullmatch(r"\[[^\[\]]*\]", prompt) and prompt in system:
-            raise UnreadableError("the prompt is the placeholder of the instructions")
-        if prompt == last_prompt.strip():
-            raise UnreadableError("repeat: the prompt is the stream's last one")
-        return found
-
-    return read
+        stream.last_prompt = written.answer.value.prompt
+        exchange = [written.told, written.answer.value.said()]
+        stream.history = [*stream.history, exchange][-self.config.keep_last :]
+        stream.feedback = (reply.text, rewriting.told_score(scored))
 
 
 def _example_attacker(talk: Conversation, rng: Rng) -> str:

@@ -120,10 +120,20 @@ class RemoteModel:
         except BackendError as error:
             raise ConfigError(f"model {self.name!r}: {error}") from None
         for i, answer in zip(missing, answers, strict=True):
-            found[i] = reply = _reply(answer)
+            found[i] = reply = self._with_enforcement(_reply(answer), json_schema)
             if self.replies is not None:
                 self.replies.put(requests[i].key, reply)
         return cast("list[Reply]", found)
+
+    @property
+    def _enforcement(self) -> str:
+        """How the endpoint holds an answer to a schema; one that cannot is asked in words alone."""
+        return self.backend.capabilities.schema_mode
+
+    def _with_enforcement(self, reply: Reply, json_schema: Mapping[str, Any] | None) -> Reply:
+        if json_schema is None:
+            return reply
+        return replace(reply, raw={**reply.raw, "enforcement": self._enforcement})
 
     def _request(
         self,
@@ -150,7 +160,7 @@ class RemoteModel:
             top_k=generation.top_k,
             stop=generation.stop,
             seed=rng.seed % (1 << SEED_BITS) if sampled else None,
-            schema=json_schema,
+            schema=json_schema if self._enforcement != "none" else None,
             prefill=given.prefill or None,
         )
         sample = [list(rng.path), dict(self.identity()), asdict(request)]

@@ -77,7 +77,9 @@ def play(
         generation=GenerationConfig(max_new_tokens=8),
         budget=budget or Budget(),
     )
-    resources = Resources(models=(target,), helpers=helpers, assets=module.EXAMPLE_ASSETS)
+    resources = Resources(
+        models=(target,), helpers=helpers, assets=getattr(module, "EXAMPLE_ASSETS", {})
+    )
     task = RunTask(spec=spec, fit=(item.to_dict(),))
     return execute(task, resources, log or MemoryLog())[0]
 

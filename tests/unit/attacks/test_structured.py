@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from adversariallm.attacks._kit.chat import defused, fill, read_rating, status
+from adversariallm.attacks._kit.rewriting import Improvement
 from adversariallm.attacks._kit.structured import Form, UnreadableError, ask
-from adversariallm.attacks.pair import Improvement
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Conversation, Reply

@@ -22,7 +22,7 @@ from adversariallm.core.types import Conversation, Reply
 T = TypeVar("T")
 
 REFUSALS_BEFORE_FAILURE = 1  # a helper that declines is asked once more
-UNENFORCED = ("minLength", "maxLength", "title", "default", "description")
+UNENFORCED = ("minLength", "maxLength", "minItems", "maxItems", "title", "default", "description")
 SMALL_RANGE = 32
 
 
@@ -139,6 +139,7 @@ class Answer(Generic[T]):
         refusals: replies in which the helper declined or said nothing.
         failure: None, `unreadable`, `refused` or the error code of the last reply.
         reasons: why replies were not accepted.
+        enforcement: how a remote helper was held to the schema, where it says so.
     """
 
     value: T | None
@@ -147,6 +148,7 @@ class Answer(Generic[T]):
     refusals: int = 0
     failure: str | None = None
     reasons: tuple[str, ...] = ()
+    enforcement: str | None = None
 
     def note(self) -> dict[str, Any]:
         """JSON facts worth storing with the step; empty ones are left out."""
@@ -156,6 +158,7 @@ class Answer(Generic[T]):
             "refusals": self.refusals,
             "failure": self.failure,
             "rejected": list(self.reasons),
+            "enforcement": self.enforcement,
         }
         return {name: value for name, value in facts.items() if value}
 
@@ -184,25 +187,34 @@ def ask(
         attempts: most replies to ask for.
         schema: JSON schema that the helper's decoding is held to, where it can be.
     """
-    raw, failure, refusals = "", "unreadable", 0
-    reasons: list[str] = []
-    for attempt in range(1, attempts + 1):
+    refusals, reasons = 0, list[str]()
+    failure, reply, attempt = "unreadable", Reply(""), 0
+    value: T | None = None
+    while attempt < attempts and refusals <= REFUSALS_BEFORE_FAILURE:
+        attempt += 1
         stream = rng.child("attempt", attempt)
         (reply,) = model.generate([talk], generation, [stream], json_schema=schema)
-        raw = reply.text
         if _declined(reply):
             refusals, failure = refusals + 1, "refused"
-            if refusals > REFUSALS_BEFORE_FAILURE:
-                return Answer(None, raw, attempt, refusals, failure, tuple(reasons))
             continue
         if reply.error is not None:
-            return Answer(None, raw, attempt, refusals, reply.error, tuple(reasons))
+            failure = reply.error
+            break
         try:
-            return Answer(read(raw), raw, attempt, refusals, None, tuple(reasons))
+            value, failure = read(reply.text), ""
+            break
         except UnreadableError as error:
             failure = "unreadable"
             reasons.append(str(error))
-    return Answer(None, raw, attempts, refusals, failure, tuple(reasons))
+    return Answer(
+        value,
+        reply.text,
+        attempt,
+        refusals,
+        failure or None,
+        tuple(reasons),
+        reply.raw.get("enforcement"),
+    )
 
 
 def _declined(reply: Reply) -> bool:
