@@ -162,7 +162,11 @@ def judge_agreement(pairs: Sequence[Agreement], ax: Axes) -> Axes:
 
 
 def write_figures(
-    documents: Sequence[Document], folder: Path, *, threshold: float | None = None
+    documents: Sequence[Document],
+    folder: Path,
+    *,
+    threshold: float | None = None,
+    axes: Sequence[Axis] = ("steps", "queries", "flops"),
 ) -> list[Path]:
     """Write PDF and SVG: curves by data set and judge, all rates, agreement of the judges."""
     import matplotlib as mpl
@@ -178,7 +182,7 @@ def write_figures(
 
     with mpl.rc_context(STYLE):
         for (dataset, judge), panels in _panels(documents, threshold).items():
-            for axis in ("steps", "queries", "flops"):
+            for axis in axes:
                 curves = {n: success_curve(t, axis, band="simultaneous") for n, t in panels.items()}
                 success_by_budget(curves, new(f"success-by-{axis}-{dataset}-{judge}"))
         rows = [

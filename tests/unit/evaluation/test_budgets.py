@@ -82,7 +82,7 @@ def test_best_split_says_when_nothing_is_affordable() -> None:
 def test_best_split_does_not_report_the_luck_of_the_choice() -> None:
     rng = Rng.root(5).child("noise").numpy()
     gaps = []
-    for r in range(20):
+    for r in range(10):
         documents = [
             fake_document(
                 [[float(rng.random() < 0.3)] for _ in range(30)], behavior=f"b{i}", flops=1
@@ -93,7 +93,7 @@ def test_best_split_does_not_report_the_luck_of_the_choice() -> None:
         assert split.value is not None and split.chosen_on is not None
         gaps.append((split.value, split.chosen_on))
     held_out, chosen = np.mean(gaps, axis=0)
-    assert abs(held_out - 0.3) < 0.06
+    assert abs(held_out - 0.3) < 0.1
     assert chosen > 0.45
 
 

@@ -71,7 +71,7 @@ def test_simultaneous_band_is_wider_than_one_point_and_exact_for_one_behavior() 
 
 def test_simultaneous_band_holds_for_the_whole_curve() -> None:
     rng = Rng.root(0).child("band").numpy()
-    n, repeats, missed = 12, 300, 0
+    n, repeats, missed = 12, 150, 0
     for _ in range(repeats):
         first_win = np.sort(rng.random(n))
         rank = np.arange(n + 1) / n
