@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(300)
 ATTACKERS = ("pair", "tap", "crescendo", "actor")
 
 
-def model(stub: Stub, name: str, **fields: Any) -> RemoteModel:
+def model(stub: Stub, name: str, *, cache: Path | None = None, **fields: Any) -> RemoteModel:
     given = {
         "max_backoff_s": 0.01,
         "timeout_s": 30.0,
@@ -39,8 +39,7 @@ def model(stub: Stub, name: str, **fields: Any) -> RemoteModel:
         **fields,
     }
     backend = EndpointBackend(EndpointConfig(model=name, base_url=stub.address, **given))
-    replies = ReplyCache(Path(given.pop("cache"))) if "cache" in given else None
-    return RemoteModel(backend, name=name, replies=replies)
+    return RemoteModel(backend, name=name, replies=None if cache is None else ReplyCache(cache))
 
 
 def plain(messages: Messages, seed: int) -> str:
@@ -200,6 +199,23 @@ def test_one_broken_behavior_leaves_the_others_alone(tmp_path: Path) -> None:
     assert documents[1]["status"] == "ended: attacker_failed"
     assert documents[1]["runs"][0]["steps"] == []
     assert all(d["runs"][0]["steps"] for d in (documents[0], documents[2]))
+
+
+def test_a_run_whose_journal_is_lost_pays_for_nothing_twice(tmp_path: Path) -> None:
+    module = ATTACKS.load("pair")
+    with serving(Stub(rules_of("pair"))) as stub:
+        models = {name: model(stub, name, cache=tmp_path) for name in stub.rules}
+        helpers = {r: m for r, m in models.items() if r != "target"}
+        resources = Resources(
+            models=(models["target"],), helpers=helpers, assets=module.EXAMPLE_ASSETS
+        )
+        task = task_of("pair", models, behaviors(1)[0])
+        first, _ = execute(task, resources, MemoryLog())
+        paid = sum(stub.attempts.values())
+        again, _ = execute(task, resources, MemoryLog())
+        assert sum(stub.attempts.values()) == paid > 0
+    notes = [[s.note for s in d.runs[0].steps] for d in (first, again)]
+    assert notes[0] == notes[1] and first.ledgers == again.ledgers
 
 
 @pytest.mark.parametrize(("name", "error"), [("missing", "provider_error"), ("target", None)])
