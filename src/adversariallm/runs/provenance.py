@@ -43,9 +43,22 @@ def environment() -> dict[str, Any]:
 
 
 def provenance(models: Sequence[ChatModel]) -> dict[str, Any]:
-    """Environment and what each model says about itself beyond its identity."""
-    facts = [
-        {"name": m.name, "identity": dict(m.identity()), **getattr(m, "provenance", lambda: {})()}
-        for m in models
-    ]
-    return {**environment(), "models": facts}
+    """Environment, what each model says about itself, and whether its engine passed its check."""
+    return {**environment(), "models": [_facts(m) for m in models]}
+
+
+def _facts(model: ChatModel) -> dict[str, Any]:
+    facts: dict[str, Any] = {"name": model.name, "identity": dict(model.identity())}
+    report = getattr(getattr(model, "engine", None), "report", None)
+    if report is not None:
+        facts["invariance"] = {True: "verified", False: "failed", None: "unverified"}[
+            report.invariant
+        ]
+        facts["self_check"] = {
+            "mode": report.mode,
+            "device": report.device,
+            "dtype": report.dtype,
+            "threads": report.threads,
+            "difference": report.difference,
+        }
+    return facts
