@@ -39,7 +39,7 @@ class Term:
         """Return whether the value at the path (None when missing) satisfies the term."""
         if self.operator == "!=":
             return not replace(self, operator="=").holds(found)
-        if isinstance(found, Mapping) and "name" in found:
+        if isinstance(found, dict) and "name" in found:
             found = found["name"]  # attack=gcg means attack.name=gcg
         if isinstance(found, list):
             return any(self.holds(item) for item in found)
@@ -125,7 +125,7 @@ def lookup(header: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 
 
 def _child(value: Any, key: str) -> Any:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return value.get(key)
     if isinstance(value, list) and not key.isdecimal():
         return [found for item in value if (found := _child(item, key)) is not None] or None
