@@ -118,7 +118,7 @@ def listing(root: Path, stored: int) -> dict[str, float]:
         }  # fmt: skip
         run_id = stable_hash(config)
         document = {
-            "schema_version": SCHEMA_VERSION, "run_id": run_id, "config": config,
+            "schema_version": SCHEMA_VERSION, "run_id": run_id, "config": config, "status": "done",
             "resolved": config, "provenance": {"versions": "w" * 600},
             "runs": [{"original_prompt": [], "steps": [{"step": 0}]}],
         }  # fmt: skip

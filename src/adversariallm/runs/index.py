@@ -30,10 +30,11 @@ _COLUMNS = {
     "dir_mtime": "BIGINT",
     "beside": "VARCHAR[]",
     "header": "VARCHAR",
+    "resolved": "VARCHAR",
     "provenance": "VARCHAR",
     "problem": "VARCHAR",
 }
-_KEPT = ("beside", "header", "provenance", "problem")
+_KEPT = ("beside", "header", "resolved", "provenance", "problem")
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,8 @@ class Index:
         self.refresh()
         terms = parse(where)
         paths = [term.path for term in parse([f"{column}=0" for column in columns])]
-        heads = {path[0] for path in [*(term.path for term in terms), *paths]}
         rows = []
-        for run_id, beside, header in self._headers("provenance" in heads):
+        for run_id, beside, header in self._headers([*(term.path for term in terms), *paths]):
             if all(term.holds(lookup(header, term.path)) for term in terms):
                 values = tuple(lookup(header, path) for path in paths)
                 rows.append(Row(run_id, tuple(beside), values))
@@ -99,17 +99,21 @@ class Index:
         found = self._query("SELECT run_id, problem FROM rows WHERE problem IS NOT NULL")
         return dict(found)
 
-    def _headers(self, with_provenance: bool) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
-        """Yield every header; provenance, the largest part, only when it is asked for."""
-        provenance = "provenance" if with_provenance else "NULL"
+    def _headers(
+        self, paths: list[tuple[str, ...]]
+    ) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
+        """Yield every header; its two large parts are only parsed where a path needs them."""
+        provenance = "provenance" if any(path[0] == "provenance" for path in paths) else "NULL"
         found = self._query(
-            f"SELECT run_id, beside, header, {provenance} FROM rows "
+            f"SELECT run_id, beside, header, resolved, {provenance} FROM rows "
             "WHERE problem IS NULL ORDER BY run_id"
         )
-        for run_id, beside, header, extra in found:
+        for run_id, beside, header, resolved, extra in found:
             parsed: dict[str, Any] = from_json(header)
             if extra is not None:
                 parsed["provenance"] = from_json(extra)
+            if any(lookup(parsed, path) is None for path in paths):
+                parsed["resolved"] = from_json(resolved)
             yield run_id, beside, parsed
 
     def _query(self, sql: str) -> list[tuple[Any, ...]]:
@@ -138,10 +142,11 @@ class Index:
         self._rewrite(rows, changed)
 
     def _known(self) -> dict[str, tuple[int, int]]:
-        """Return shard and directory times of all indexed runs; a damaged cache is dropped."""
+        """Return shard and directory times of all indexed runs; an unfit cache is dropped."""
         if not self.path.exists():
             return {}
         try:
+            self._query(f"SELECT {', '.join(_COLUMNS)} FROM rows LIMIT 0")
             found = self._query("SELECT run_id, shard_mtime, dir_mtime FROM rows")
         except duckdb.Error:
             self.path.unlink(missing_ok=True)
@@ -217,8 +222,8 @@ def _describe(directory: Path) -> dict[str, Any]:
     except (CorruptRunError, OSError) as error:
         return {"beside": beside, "problem": str(error)}
     beside.remove(path.name)
-    provenance = encode(header.pop("provenance", {})).decode()
-    return {"beside": beside, "header": encode(header).decode(), "provenance": provenance}
+    parts = {name: encode(header.pop(name, {})).decode() for name in ("resolved", "provenance")}
+    return {"beside": beside, "header": encode(header).decode(), **parts}
 
 
 def _quoted(path: Path) -> str:

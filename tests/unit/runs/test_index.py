@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from adversariallm.core.config import stable_hash
@@ -160,13 +161,15 @@ def test_a_score_whose_writer_was_killed_before_tidying_is_noticed(store: Store)
     assert index.select("seed=4")[0].beside == ("scores.j1.jsonl",)
 
 
-@pytest.mark.parametrize("damage", ["delete", "garbage"])
+@pytest.mark.parametrize("damage", ["delete", "garbage", "other release"])
 def test_the_cache_may_be_deleted_or_damaged(store: Store, damage: str) -> None:
     index = Index(store)
     rows = index.select("attack=pair", ["seed"])
     index.path.unlink()
     if damage == "garbage":
         index.path.write_bytes(b"PAR1 not really")
+    if damage == "other release":
+        duckdb.sql(f"COPY (SELECT 'x' AS run_id, 1 AS shard_mtime) TO '{index.path}'")
     assert Index(store).select("attack=pair", ["seed"]) == rows
 
 
