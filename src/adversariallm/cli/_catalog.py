@@ -65,12 +65,20 @@ def judges() -> list[Row]:
     return [_info(info) for info in list_judges().values()]
 
 
+def templates() -> list[Row]:
+    """One row per chat template of ours."""
+    from adversariallm.tokenization.formats import list_templates
+
+    return [info.model_dump(mode="json") for info in list_templates()]
+
+
 KINDS: dict[str, Callable[[], list[Row]]] = {
     "attacks": lambda: _plugins(ATTACKS),
     "datasets": lambda: _plugins(DATASETS),
     "defenses": lambda: _plugins(DEFENSES),
     "judges": judges,
     "models": models,
+    "templates": templates,
 }
 
 

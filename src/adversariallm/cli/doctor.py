@@ -6,53 +6,91 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from adversariallm.models.options import ModelOptions
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """One thing that was looked at.
+
+    Attributes:
+        facts: what `detail` says, for programs.
+    """
 
     check: str
     state: Literal["ok", "note", "problem"]
     detail: str
     remedy: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def command(
-    model: Annotated[
-        str | None, typer.Option(help="Also check the tokenization of this model.")
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="model=NAME: also check its tokenization; models.NAME.* as in `run`"),
     ] = None,
+    model: Annotated[str | None, typer.Option(help="The same as model=NAME.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check this installation; 1 where something is broken."""
     from adversariallm.cli._console import say, say_json
 
-    findings = [f for check in CHECKS for f in _guarded(check)]
-    if model is not None:
-        findings += _guarded(lambda: tokenization(model))
+    words = [*(overrides or ()), *([f"model={model}"] if model else ())]
+    models = _models(words) if words else {}
+    findings = [f for check in CHECKS for f in guarded(check, check.__name__)]
+    for name, options in models.items():
+        findings += guarded(partial(_chat, name, options), f"tokenization of {name}")
     if as_json:
         say_json([asdict(f) for f in findings])
     else:
         for finding in findings:
+            first, *more = finding.detail.split("\n")
             remedy = f" -> {finding.remedy}" if finding.remedy else ""
-            say(f"{finding.state:8s}{finding.check}: {finding.detail}{remedy}")
+            say("\n".join([f"{finding.state:8s}{finding.check}: {first}{remedy}", *more]))
     raise typer.Exit(int(any(f.state == "problem" for f in findings)))
 
 
-def _guarded(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """A check that breaks is itself a finding."""
+def _models(words: Sequence[str]) -> dict[str, ModelOptions]:
+    """The models that the words name, with their loading options.
+
+    Raises:
+        ConfigError: a key that has nothing to do with models.
+    """
+    from adversariallm.core.errors import ConfigError
+    from adversariallm.runs.lookups import model_options
+    from adversariallm.runs.settings import read
+
+    request = read(words)
+    for key, text in request.typed.items():
+        if key.split(".")[0] not in ("model", "models"):
+            raise ConfigError(f"{text!r}: doctor takes model= and models.NAME.OPTION=")
+    unused = {"dataset": "none", "attack": "none"}  # a run needs them, a check of models does not
+    points = replace(request, values={**unused, **request.values}).points()
+    return {
+        name: model_options(name, settings.models.get(name, {}))
+        for settings in points
+        for name in settings.model
+    }
+
+
+def guarded(check: Callable[[], Iterator[Finding]], title: str) -> list[Finding]:
+    """The findings of a check; one that breaks is itself a finding, after those it had made."""
+    found: list[Finding] = []
     try:
-        return list(check())
+        found.extend(check())
     except Exception as error:  # noqa: BLE001  -- doctor reports, whatever is broken
-        name = getattr(check, "__name__", "check").replace("<lambda>", "tokenization")
-        return [Finding(name, "problem", f"{type(error).__name__}: {error}")]
+        found.append(Finding(title, "problem", f"{type(error).__name__}: {error}"))
+    return found
 
 
 def interpreter() -> Iterator[Finding]:
@@ -142,34 +180,10 @@ def plugins() -> Iterator[Finding]:
     yield Finding("judges", "ok", f"{len(list_judges())} work")
 
 
-def tokenization(name: str) -> Iterator[Finding]:
-    """Whether a model's template and tokenizer keep their promises."""
-    from adversariallm.core.types import Conversation
-    from adversariallm.models.card import EndpointCard
-    from adversariallm.models.loading import load_chat
-    from adversariallm.models.options import resolve
+def _chat(name: str, options: ModelOptions) -> Iterator[Finding]:
+    from adversariallm.cli._chat_checks import check_chat
 
-    card = resolve(name)
-    if isinstance(card, EndpointCard):
-        yield Finding(f"tokenization of {name}", "note", "behind an endpoint, nothing to check")
-        return
-    chat = load_chat(card)
-    talk = Conversation.user("What is the capital of France?")
-    segments = chat.segments(talk, target="Sure, here is")
-    rendered = tuple(chat.encode(talk))
-    same = segments.input_ids == rendered
-    yield Finding(
-        f"segments of {name}",
-        "ok" if same else "problem",
-        f"{len(segments.spans)} spans concatenate to the {len(rendered)} ids of the rendering"
-        if same
-        else "the spans do not concatenate to the ids of the rendered conversation",
-    )
-    yield Finding(f"stop tokens of {name}", "ok", str(chat.stops()))
-    if chat.injected_system:
-        yield Finding(
-            f"system prompt of {name}", "note", f"the template adds {chat.injected_system!r}"
-        )
+    return check_chat(name, options)
 
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (

@@ -9,9 +9,9 @@ import typer
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="attack, dataset, defense, judge or model")],
+    name: Annotated[str, typer.Argument(help="attack, dataset, defense, judge, model, template")],
 ) -> None:
-    """Explain an attack, dataset, defense, judge or model by its name."""
+    """Explain an attack, dataset, defense, judge, model or chat template by its name."""
     from adversariallm.cli._catalog import KINDS
     from adversariallm.cli._console import say
     from adversariallm.core.errors import UnknownNameError
@@ -63,6 +63,8 @@ def _options(kind: str, name: str) -> list[str]:
     from adversariallm.runs.settings import model_options, plugin_config
 
     model: Any
+    if kind == "template":
+        return []
     if kind == "model":
         model = model_options()
     elif kind == "judge":

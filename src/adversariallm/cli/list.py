@@ -1,4 +1,4 @@
-"""List what can be named: attacks, datasets, defenses, judges, models."""
+"""List what can be named: attacks, datasets, defenses, judges, models, chat templates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def command(
     kind: Annotated[str | None, typer.Argument(help="attacks, datasets, defenses ...")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every fact as JSON.")] = False,
 ) -> None:
-    """List attacks, datasets, defenses, judges or models; without a kind, all of them."""
+    """List attacks, datasets, defenses, judges, models or templates; without a kind, all."""
     from adversariallm.cli._catalog import KINDS, rows
     from adversariallm.cli._console import columns, say, say_json
 
@@ -58,5 +58,9 @@ _COLUMNS: dict[str, dict[str, Callable[[dict[str, Any]], Any]]] = {
         "gated": lambda r: {True: "yes", False: "no", None: "?"}[r.get("gated")],
         "checked": _field("checked"),
         "summary": _field("summary"),
+    },
+    "template": {
+        "name": _field("name"), "checked": _field("checked"),
+        "compared with": _field("compared_with"), "summary": _field("summary"),
     },
 }  # fmt: skip

@@ -87,6 +87,11 @@ class AttackInfo:
     judged_with_prefill: bool = False
     quick: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def runs_alone(self) -> bool:
+        """Whether one such run keeps a local model busy: it asks for more than answers."""
+        return bool(self.needs & (Needs.LOGITS | Needs.GRADIENTS | Needs.EMBEDDINGS))
+
     def assets_of(self, config: Any) -> tuple[str, ...]:
         """Ids of the texts by others that a configuration needs.
 

@@ -17,7 +17,7 @@ from adversariallm.core.budget import Meter
 from adversariallm.core.config import stable_hash
 from adversariallm.core.errors import AdversariaLLMError, LostLeaseError
 from adversariallm.core.plugins import ATTACKS, DEFENSES
-from adversariallm.core.protocols import ChatModel, Needs
+from adversariallm.core.protocols import ChatModel
 from adversariallm.runs.execute import Event, Resources, execute
 from adversariallm.runs.judge_model import chosen_backend
 from adversariallm.runs.judging import JudgeFactory, StepJudge
@@ -149,8 +149,7 @@ def concurrency_of(task: RunTask, limit: int = CONCURRENCY) -> int:
     text share batches. `timing=exclusive` means one.
     """
     info = ATTACKS.load(task.spec.attack.name).INFO
-    heavy = info.needs & (Needs.LOGITS | Needs.GRADIENTS | Needs.EMBEDDINGS)
-    return 1 if heavy or task.spec.amounts.timing == "exclusive" else limit
+    return 1 if info.runs_alone or task.spec.amounts.timing == "exclusive" else limit
 
 
 def run_one(

@@ -106,9 +106,13 @@ def test_lists_are_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None
     code, out, _ = adversariallm(capsys, "list", "models", "--json")
     pins = {row["name"]: row["pin"] for row in json.loads(out)}
     assert pins["smollm2-135m"].startswith("sha256:")
+    code, out, _ = adversariallm(capsys, "list", "templates", "--json")
+    assert {row["checked"] for row in json.loads(out)} <= {"run", "rendered", "documents"}
 
 
-@pytest.mark.parametrize("kind", ["attacks", "datasets", "defenses", "judges", "models"])
+@pytest.mark.parametrize(
+    "kind", ["attacks", "datasets", "defenses", "judges", "models", "templates"]
+)
 def test_every_kind_can_be_listed(capsys: pytest.CaptureFixture[str], kind: str) -> None:
     code, out, _ = adversariallm(capsys, "list", kind)
     assert code == 0
@@ -134,7 +138,7 @@ def test_explain_tells_source_options_and_where_they_are_declared(
     assert "random_search" in err
 
 
-@pytest.mark.parametrize("name", ["starter_benign", "refusal_prefix", "smollm2-135m"])
+@pytest.mark.parametrize("name", ["starter_benign", "refusal_prefix", "smollm2-135m", "chatml"])
 def test_explain_knows_every_kind(capsys: pytest.CaptureFixture[str], name: str) -> None:
     code, out, _ = adversariallm(capsys, "explain", name)
     assert code == 0

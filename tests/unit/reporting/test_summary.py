@@ -38,6 +38,30 @@ def test_one_row_per_setting_judge_and_measure_with_cost() -> None:
     assert "37.5 % [13.7, 69.4]" in _terminal(table)
 
 
+def _timed(timing: str, **facts: Any) -> dict[str, Any]:
+    document = fake_document([[1.0], [1.0]], seconds=3.0, **facts)
+    document["resolved"]["amounts"] = {"timing": timing}
+    document["total_time"] = 10.0
+    return document
+
+
+def test_seconds_are_shown_only_where_no_other_run_stretched_them() -> None:
+    pair = [_timed("shared", attack="direct"), _timed("exclusive", attack="direct", behavior="b1")]
+    table = summarize(pair)
+    assert table.rows[0]["seconds"] is None
+    assert any("timing=exclusive in a new out=" in note for note in table.notes)
+    alone = summarize([_timed("exclusive", attack="direct")])
+    assert alone.rows[0]["seconds"] == 10.0
+    assert not any("seconds" in note for note in alone.notes)
+
+
+def test_an_attack_that_runs_alone_shows_its_search_seconds() -> None:
+    table = summarize([_timed("shared"), _timed("exclusive", behavior="b1")])
+    assert table.rows[0]["seconds"] == 12.0
+    assert any("search only" in note for note in table.notes)
+    assert summarize([_timed("shared", attack="from elsewhere")]).rows[0]["seconds"] is None
+
+
 def test_unjudged_runs_are_shown_with_the_reason() -> None:
     table = summarize([fake_document([[1.0, 1.0]], judge=None)])
     assert table.rows[0]["measure"] == "not judged yet"
