@@ -17,8 +17,12 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 
 NAME = "adversariallm_ragged"
-MIN_QUERY_ROWS = 4
+DECODE_ROWS = 4
 """Fewer query rows make the CPU kernel's bits depend on the thread that computes a row."""
+QUERY_ROWS = 32
+"""Elsewhere query rows fill the CPU kernel's blocks, so that every block has one shape."""
+MOST_ROWS = 160
+"""From 192 query rows on the CPU kernel takes larger blocks; fewer are given to it at once."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Block:
         values: `[B, H_kv, W, D_v]`.
         positions: `[B, T]` position of each query in its own sequence.
         masks: cache of additive masks of this block by (window, groups, dtype, device).
+        decode: whether there is one query per row.
     """
 
     rows: slice
@@ -38,6 +43,7 @@ class Block:
     values: torch.Tensor
     positions: torch.Tensor
     masks: dict[Any, torch.Tensor]
+    decode: bool = False
 
 
 class Plan(Protocol):
@@ -64,8 +70,10 @@ def _mask(block: Block, groups: int, window: int | None, like: torch.Tensor) -> 
     """`[B, 1, groups * T, W]`: 0 where a key is visible, -inf elsewhere."""
     key = (window, groups, like.dtype, like.device)
     if key not in block.masks:
-        position = block.positions.to(like.device)[:, :, None]
-        index = torch.arange(block.keys.shape[2], device=like.device)
+        width = block.keys.shape[2]
+        index = torch.arange(width, device=like.device)
+        # a padding query beyond the width sees the last keys: nothing visible would give NaN
+        position = block.positions.to(like.device)[:, :, None].clamp(max=width - 1)
         visible = index <= position
         if window is not None:
             visible &= index > position - window
@@ -94,16 +102,36 @@ def attend(
     folded = query.reshape(batch, kv_heads, groups * length, dim)
     mask = _mask(block, groups, window, query)
     rows = folded.shape[2]
-    if rows < MIN_QUERY_ROWS:
-        repeat = [*range(rows), *[0] * (MIN_QUERY_ROWS - rows)]
-        folded, mask = folded[:, :, repeat], mask[:, :, repeat]
-    if softcap is None and sinks is None:
-        out = F.scaled_dot_product_attention(
-            folded, block.keys, block.values, attn_mask=mask, scale=scale
-        )
-    else:
-        out = _explicit(folded, block, mask, scale, softcap, sinks)
-    return out[:, :, :rows].reshape(batch, heads, length, -1)
+    step = DECODE_ROWS if block.decode else QUERY_ROWS
+    missing = -rows % step
+    if missing:
+        folded = torch.cat([folded, folded[:, :, :1].expand(-1, -1, missing, -1)], dim=2)
+        mask = torch.cat([mask, mask[:, :, :1].expand(-1, -1, missing, -1)], dim=2)
+    outs: list[torch.Tensor] = []
+    split = (torch.split(t, MOST_ROWS, dim=2) for t in (folded, mask))
+    for queries, visible in zip(*split, strict=True):
+        if softcap is None and sinks is None:
+            out = F.scaled_dot_product_attention(
+                queries, block.keys, block.values, attn_mask=visible, scale=scale
+            )
+        else:
+            columns = _sink_columns(sinks, length, len(outs) * MOST_ROWS, queries)
+            out = _explicit(queries, block, visible, scale, softcap, columns)
+        outs.append(out)
+    joined = outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
+    return joined[:, :, :rows].reshape(batch, heads, length, -1)
+
+
+def _sink_columns(
+    sinks: torch.Tensor | None, length: int, first: int, queries: torch.Tensor
+) -> torch.Tensor | None:
+    """`[B, H_kv, rows, 1]` sink score of each folded query row from row `first` on."""
+    if sinks is None:
+        return None
+    batch, kv_heads, count, _ = queries.shape
+    per_row = sinks.view(kv_heads, -1).repeat_interleave(length, dim=1)[:, first : first + count]
+    per_row = F.pad(per_row, (0, count - per_row.shape[1]))
+    return per_row[None, :, :, None].expand(batch, -1, -1, 1)
 
 
 def _explicit(
@@ -116,7 +144,7 @@ def _explicit(
 ) -> torch.Tensor:
     """Softmax attention written out, for soft-capped scores and attention sinks.
 
-    A sink is one more score per head that takes probability and gives no value.
+    A sink is one more score per query that takes probability and gives no value.
     """
     scores = torch.matmul(query, block.keys.transpose(2, 3)) * scale
     if softcap is not None:
@@ -124,11 +152,7 @@ def _explicit(
     scores = scores + mask
     width = scores.shape[-1]
     if sinks is not None:
-        kv_heads, length = query.shape[1], block.positions.shape[1]
-        sink = sinks.view(kv_heads, -1).repeat_interleave(length, dim=1)
-        sink = F.pad(sink, (0, scores.shape[2] - sink.shape[1]))
-        column = sink[None, :, :, None].expand(scores.shape[0], -1, -1, 1)
-        scores = torch.cat([scores, column.to(scores.dtype)], dim=-1)
+        scores = torch.cat([scores, sinks.to(scores.dtype)], dim=-1)
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     return torch.matmul(weights[..., :width], block.values)
 

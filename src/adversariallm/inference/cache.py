@@ -17,7 +17,12 @@ from adversariallm.inference.prefix import Prefix
 
 
 def key_width(length: int) -> int:
-    """How many keys a row with `length` visible positions is given: its own length decides."""
+    """How many keys a row with `length` visible positions is given.
+
+    Its own length decides. Attention over other counts than multiples of 64 gives a row bits that
+    depend on the rows beside it [measured in float32]; rounding also lets rows of similar length be
+    attended to together.
+    """
     step = 64 if length <= 512 else 256
     return -(-length // step) * step
 
@@ -118,11 +123,17 @@ class RaggedStore:
         return keys, values
 
 
+def runs(widths: Sequence[int]) -> list[tuple[slice, int]]:
+    """Stretches of neighboring rows with equal width, each with that width."""
+    cuts = [0, *(i for i in range(1, len(widths)) if widths[i] != widths[i - 1]), len(widths)]
+    return [(slice(a, b), widths[a]) for a, b in zip(cuts, cuts[1:], strict=False)]
+
+
 class StorePlan:
     """New positions are written to consecutive rows of a store, and every row sees its own keys."""
 
     def __init__(
-        self, store: RaggedStore, first: int, positions: torch.Tensor, ends: Sequence[int]
+        self, store: RaggedStore, first: int, positions: torch.Tensor, widths: Sequence[int]
     ) -> None:
         """Plan a forward pass of `T` positions for each of `B` rows.
 
@@ -130,17 +141,13 @@ class StorePlan:
             store: where keys are kept; one position wider than the longest row.
             first: store row of batch row 0; the others follow. Batch rows beyond `B` are padding.
             positions: `[B, T]` positions; what lies at or beyond a row's end is padding.
-            ends: where each row ends after this pass; decides how many keys it sees.
+            widths: how many keys each row is given, which its own length must decide.
         """
         self.store = store
         self.first = first
         self.positions = positions.clamp(max=store.width - 1)
         self.index = torch.arange(first, first + positions.shape[0])
-        widths = [key_width(end) for end in ends]
-        cuts = [0, *(i for i in range(1, len(widths)) if widths[i] != widths[i - 1]), len(widths)]
-        self.groups = [
-            (slice(a, b), min(widths[a], store.width)) for a, b in zip(cuts, cuts[1:], strict=False)
-        ]
+        self.groups = [(rows, min(width, store.width)) for rows, width in runs(widths)]
         self.masks: list[dict[Any, torch.Tensor]] = [{} for _ in self.groups]
 
     def blocks(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> list[Block]:
@@ -157,6 +164,7 @@ class StorePlan:
                     self.store.values[layer][stored, :, :width],
                     self.positions[rows],
                     masks,
+                    self.positions.shape[1] == 1,
                 )
             )
         return out
@@ -168,50 +176,55 @@ class SharedPlan:
     Rows may start at different positions: a row that starts at `s` sees the first `s` shared keys.
     """
 
-    def __init__(self, shared: Prefix, positions: torch.Tensor, width: int | None = None) -> None:
+    def __init__(self, shared: Prefix, positions: torch.Tensor, widths: Sequence[int]) -> None:
         """Plan a forward pass.
 
         Args:
             shared: stored keys; at least as long as the latest start.
             positions: `[B, T]` consecutive positions of each row.
-            width: number of keys given to attention; None for just what is needed.
+            widths: how many keys each row is given, which its own length must decide.
         """
         self.shared = shared
         self.positions = positions
-        starts = positions[:, 0].tolist()
-        self.uniform = len(set(starts)) == 1
-        self.start = int(starts[0])
-        self.width = width or int(positions.max()) + 1
-        self.masks: dict[Any, torch.Tensor] = {}
+        self.groups = runs(widths)
+        self.masks: list[dict[Any, torch.Tensor]] = [{} for _ in self.groups]
         self.seen: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def _join(self, old: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
+    def _join(
+        self, old: torch.Tensor | None, new: torch.Tensor, positions: torch.Tensor, width: int
+    ) -> torch.Tensor:
+        """`[B, H, width, D]`: the stored beginning of each row followed by its own."""
         batch, heads, length, dim = new.shape
-        if self.uniform:
-            parts = [new]
-            if self.start:
+        starts = positions[:, 0].tolist()
+        if len(set(starts)) == 1:
+            parts = [new[:, :, : width - starts[0]]]
+            if starts[0]:
                 assert old is not None  # noqa: S101  a start above 0 needs stored keys
-                parts = [old[:, :, : self.start].expand(batch, -1, -1, -1), new]
-            missing = self.width - self.start - length
+                parts.insert(0, old[:, :, : starts[0]].expand(batch, -1, -1, -1))
+            missing = width - starts[0] - length
             if missing > 0:
                 parts.append(new.new_zeros(batch, heads, missing, dim))
             return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
-        out = new.new_zeros(batch, heads, self.width, dim)
+        last = int(positions.max()) + 1
+        out = new.new_zeros(batch, heads, max(last, width), dim)
         if old is not None:
-            out[:, :, : old.shape[2]] = old[:, :, : self.width]
-        positions = self.positions.to(new.device)
-        # a row that starts late is padded past the width; what stands there is nobody's key
-        real = positions < self.width
-        rows = torch.arange(batch, device=new.device)[:, None].expand_as(positions)
-        out[rows[real], :, positions[real]] = new.transpose(1, 2)[real]
-        return out
+            out[:, :, : old.shape[2]] = old[:, :, : out.shape[2]]
+        rows = torch.arange(batch, device=new.device)[:, None]
+        out[rows, :, positions.to(new.device)] = new.transpose(1, 2)
+        return out[:, :, :width]
 
     def blocks(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> list[Block]:
-        """One block: the shared keys followed by the row's own."""
+        """One block per run of rows that end together."""
         stored = len(self.shared) > 0
-        joined = self._join(self.shared.keys[layer] if stored else None, keys)
-        joined_values = self._join(self.shared.values[layer] if stored else None, values)
-        return [Block(slice(0, len(keys)), joined, joined_values, self.positions, self.masks)]
+        old_keys = self.shared.keys[layer] if stored else None
+        old_values = self.shared.values[layer] if stored else None
+        out = []
+        for (rows, width), masks in zip(self.groups, self.masks, strict=True):
+            at = self.positions[rows]
+            joined = self._join(old_keys, keys[rows], at, width)
+            joined_values = self._join(old_values, values[rows], at, width)
+            out.append(Block(rows, joined, joined_values, at, masks))
+        return out
 
 
 class RecordingPlan(SharedPlan):
@@ -226,7 +239,7 @@ class RecordingPlan(SharedPlan):
         """The shared prefix continued by what was recorded; it has no cost of its own."""
         stored = len(self.shared) > 0
         pairs = [self.seen[i] for i in range(len(self.seen))]
-        keys, values = ([p[k] for p in pairs] for k in (0, 1))
+        keys, values = ([p[k][:, :, : len(ids)] for p in pairs] for k in (0, 1))
         if stored:
             keys = [torch.cat(p, dim=2) for p in zip(self.shared.keys, keys, strict=True)]
             values = [torch.cat(p, dim=2) for p in zip(self.shared.values, values, strict=True)]

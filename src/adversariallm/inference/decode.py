@@ -231,7 +231,7 @@ class Decoder:
         last = [r.ids[-1] if r.ids else 0 for r in rows] + padding
         positions = torch.tensor([r.position for r in rows] + padding)[:, None]
         logits = self.forward(
-            StorePlan(self.store, 0, positions[: len(rows)], ends),
+            StorePlan(self.store, 0, positions[: len(rows)], list(map(key_width, ends))),
             positions,
             ids=torch.tensor(last, device=self.forward.device)[:, None],
             tiles=self.policy.decode,

@@ -7,6 +7,7 @@ name, and leaves the model as it was found.
 from __future__ import annotations
 
 import inspect
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -30,6 +31,8 @@ class Forward:
         head: the module that turns hidden states into logits.
         num_embeddings: V, rows of the input embedding.
         width: hidden plus intermediate size, a measure of activations per position.
+        step: positions per row come in multiples of this, so that element-wise kernels never end in
+            a scalar remainder, whose functions round differently.
         context_length: most positions the model was made for.
         has_experts: whether it routes tokens to experts.
     """
@@ -46,6 +49,7 @@ class Forward:
             )
         config = model.config.get_text_config()
         self.config = config
+        self.step = _step(config)
         self.width = int(config.hidden_size) + int(getattr(config, "intermediate_size", 0) or 0)
         self.num_embeddings = int(getattr(self.embedding, "num_embeddings", config.vocab_size))
         self.context_length = int(getattr(config, "max_position_embeddings", 0) or 1 << 30)
@@ -178,6 +182,17 @@ def _unwrapped(model: Any) -> Any:
 def _distinct_configs(model: Any) -> list[Any]:
     found = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
     return [c for c in found.values() if hasattr(c, "_attn_implementation_internal")]
+
+
+def _step(config: Any) -> int:
+    """1 for sizes of real models, up to 64 where sizes are no multiples of two vectors."""
+    sizes = [
+        getattr(config, name, None)
+        for name in ("hidden_size", "intermediate_size", "moe_intermediate_size", "head_dim")
+    ]
+    heads = int(getattr(config, "num_attention_heads", 1))
+    known = [s for s in [*sizes, int(config.hidden_size) // heads] if isinstance(s, int) and s]
+    return 64 // math.gcd(64, *known)
 
 
 def _experts(config: Any) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 
 from adversariallm.core.protocols import Gradient, Objective, Work
 from adversariallm.inference import losses
@@ -39,12 +40,14 @@ def slot_gradient(
     leaf = start.detach().float().clone().requires_grad_(True)
     count, length = len(target), len(tokens)
     with torch.enable_grad():
-        inputs = vectors.index_copy(0, index, leaf.to(forward.dtype))[None]
-        positions = torch.arange(len(prefix), len(prefix) + length)[None]
+        inputs = vectors.index_copy(0, index, leaf.to(forward.dtype))
+        padding = -length % forward.step
+        inputs = F.pad(inputs, (0, 0, 0, padding))[None]
+        positions = torch.arange(len(prefix), len(prefix) + length + padding)[None]
         offsets = list(range(length - count, length))
         logits = forward(
-            SharedPlan(prefix, positions, key_width(len(prefix) + length)),
-            positions,
+            SharedPlan(prefix, positions, [key_width(len(prefix) + length)]),
+            positions.clamp(max=forward.context_length - 1),
             embeddings=inputs,
             pick=([0] * count, offsets),
             tiles=policy.prefill,
@@ -55,7 +58,7 @@ def slot_gradient(
     cached = len(prefix)
     products = padded_rows(length, policy.prefill)
     executed = 2 * (arch.products(products) + arch.projection(padded_rows(count, policy.prefill)))
-    executed += 3 * arch.attention(length, key_width(cached + length) - length, square=True)
+    executed += 3 * arch.attention(length, cached, square=True)
     return Gradient(
         slot=gradient,
         loss=float(loss.detach()),

@@ -17,7 +17,8 @@ from adversariallm.inference.forward import Forward
 from adversariallm.inference.numerics import RowPolicy, padded_rows
 from adversariallm.inference.prefix import Prefix
 
-CHUNK = 128
+CHUNK = 512
+FIXED_CHUNK = 64
 STEP = 16
 MAX_POSITIONS = 2048
 SHARE_AT_LEAST = 16
@@ -119,21 +120,31 @@ class Prefill:
         out: list[list[_Cursor]] = []
         for c in sorted((c for c in cursors if c.left), key=lambda c: c.row):
             adjacent = bool(out) and out[-1][-1].row == c.row - 1
-            if adjacent and len(out[-1]) < MAX_POSITIONS // CHUNK:
+            if adjacent and self._fits(out[-1], c):
                 out[-1].append(c)
             else:
                 out.append([c])
         return out
 
+    def _fits(self, batch: list[_Cursor], c: _Cursor) -> bool:
+        """Whether one more row neither makes the batch too large nor wastes much on padding."""
+        length = self._length(batch)
+        close = self.policy.fixed or 4 * c.left >= 3 * length or length - c.left <= STEP
+        return close and (len(batch) + 1) * length <= MAX_POSITIONS
+
+    def _length(self, batch: list[_Cursor]) -> int:
+        """Positions computed for each row of a batch, padding included."""
+        if self.policy.fixed:
+            return FIXED_CHUNK
+        return min(CHUNK, -(-max(c.left for c in batch) // STEP) * STEP)
+
     def _advance(self, store: RaggedStore, batch: list[_Cursor]) -> None:
         """Compute the next chunk of each row."""
-        length = CHUNK
-        if not self.policy.fixed:
-            length = min(CHUNK, -(-max(c.left for c in batch) // STEP) * STEP)
+        length = self._length(batch)
         starts = torch.tensor([c.at for c in batch])
         positions = starts[:, None] + torch.arange(length)
-        real = [c.at + min(length, c.left) for c in batch]
-        plan = StorePlan(store, batch[0].row, positions, real)
+        widths = [key_width(c.at + min(length, c.left)) for c in batch]
+        plan = StorePlan(store, batch[0].row, positions, widths)
         ends = [(i, c.left - 1) for i, c in enumerate(batch) if c.left <= length]
         pick = ends or [(0, 0)]
         logits = self.forward(

@@ -19,7 +19,8 @@ from adversariallm.inference.memory import Retreat, rows_that_fit
 from adversariallm.inference.numerics import RowPolicy, padded_rows
 from adversariallm.inference.prefix import Prefix
 
-MAX_POSITIONS = 2048
+MAX_POSITIONS = {"cpu": 512}
+"""Positions computed together, by device (elsewhere 8192): short chunks waste less padding."""
 Result = TypeVar("Result")
 
 
@@ -84,34 +85,38 @@ class Scorer:
         shared, starts = self._shared_beginning(prefix, items)
         placed = [_Placed(i, item, starts[i]) for i, item in enumerate(items)]
         results: dict[int, Result] = {}
-        for group in self._groups(len(prefix), placed):
-            size = chunk or self._chunk_size(len(prefix), group)
 
-            def run(part: Sequence[_Placed]) -> list[Result]:
-                rows = self._logits(shared, len(prefix), part)
-                return [reduce(row.float(), p.item) for row, p in zip(rows, part, strict=True)]
+        def run(part: Sequence[_Placed]) -> list[Result]:
+            rows = self._logits(shared, len(prefix), part)
+            return [reduce(row.float(), p.item) for row, p in zip(rows, part, strict=True)]
 
-            for p, result in zip(group, Retreat(size).map(group, run), strict=True):
+        left = sorted(placed, key=lambda p: (-p.new, -p.item.length, p.index))
+        while left:
+            size = chunk or self._chunk_size(len(prefix), left)
+            part, left = left[:size], left[size:]
+            for p, result in zip(part, Retreat(size).map(part, run), strict=True):
                 results[p.index] = result
         return [results[i] for i in range(len(items))]
 
-    def _groups(self, before: int, placed: Sequence[_Placed]) -> list[list[_Placed]]:
-        """Items whose keys have one width; in safe mode also of one length. Longest first."""
-        groups: dict[tuple[int, int], list[_Placed]] = {}
-        for p in sorted(placed, key=lambda p: (-p.new, p.start, p.index)):
-            width = key_width(before + p.item.length)
-            groups.setdefault((width, p.new if self.policy.fixed else 0), []).append(p)
-        return list(groups.values())
+    def _padded(self, length: int) -> int:
+        """Positions computed for each row of a chunk whose longest item has `length`."""
+        return -(-length // self.forward.step) * self.forward.step
 
-    def _chunk_size(self, before: int, group: Sequence[_Placed]) -> int:
-        """How many items run together."""
-        longest, count = group[0].new, max(p.item.count for p in group)
+    def _chunk_size(self, before: int, left: Sequence[_Placed]) -> int:
+        """How many of the first items run together: the first is the longest.
+
+        In safe mode only items of one shape do, so that shapes do not depend on the company.
+        """
+        first, count = left[0], max(p.item.count for p in left)
         size = torch.finfo(self.forward.dtype).bits // 8
         per_position = 12 * self.forward.width * size
-        keys = 2 * key_width(before + longest) * self.arch.key_value_width * size
+        keys = 2 * (before + first.item.length) * self.arch.key_value_width * size
         logits = count * self.forward.num_embeddings * size
-        most = max(1, MAX_POSITIONS // longest)
-        return rows_that_fit(longest * per_position + keys + logits, self.forward.device, most)
+        most = max(1, MAX_POSITIONS.get(self.forward.device.type, 8192) // self._padded(first.new))
+        if self.policy.fixed:
+            same = [p.new == first.new and p.item.length == first.item.length for p in left]
+            most = min(most, same.index(False) if False in same else len(same))
+        return rows_that_fit(first.new * per_position + keys + logits, self.forward.device, most)
 
     def _shared_beginning(self, prefix: Prefix, items: Sequence[Item]) -> tuple[Prefix, list[int]]:
         """Extend the prefix by the items' common choice of ids, if that saves work.
@@ -127,28 +132,30 @@ class Scorer:
         used = max(shares)
         if used == 0 or sum(shares) < 2 * used:
             return prefix, none
-        positions = torch.arange(len(prefix), len(prefix) + used)[None]
-        plan = RecordingPlan(prefix, positions, key_width(len(prefix) + used))
-        ids = torch.tensor([base[:used]], device=self.forward.device)
-        self.forward(plan, positions, ids=ids, pick=([0], [0]), tiles=self.policy.prefill)
-        self._count(1, used, len(prefix), 1)
+        length = self._padded(used)
+        positions = torch.arange(len(prefix), len(prefix) + length)[None]
+        plan = RecordingPlan(prefix, positions, [key_width(len(prefix) + used)])
+        ids = torch.tensor([[*base[:used], *[0] * (length - used)]], device=self.forward.device)
+        at = positions.clamp(max=self.forward.context_length - 1)
+        self.forward(plan, at, ids=ids, pick=([0], [0]), tiles=self.policy.prefill)
+        self._count(1, length, len(prefix), 1)
         return plan.extended(base[:used]), shares
 
     def _logits(self, shared: Prefix, before: int, part: Sequence[_Placed]) -> list[torch.Tensor]:
         """`[count, V]` logits of each item, in the model's type."""
-        longest = max(p.new for p in part)
+        longest = self._padded(max(p.new for p in part))
         starts = torch.tensor([before + p.start for p in part])
         positions = starts[:, None] + torch.arange(longest)
-        width = key_width(before + max(p.item.length for p in part))
         at = [(r, o) for r, p in enumerate(part) for o in range(p.new - p.item.count, p.new)]
         logits = self.forward(
-            SharedPlan(shared, positions, width),
+            SharedPlan(shared, positions, [key_width(before + p.item.length) for p in part]),
             positions.clamp(max=self.forward.context_length - 1),
             pick=([r for r, _ in at], [o for _, o in at]),
             tiles=self.policy.prefill,
             **self._inputs(part, longest),
         )
-        self._count(len(part), longest, width - longest, len(at))
+        cached = max(before + p.start for p in part)
+        self._count(len(part), longest, cached, len(at))
         return list(torch.split(logits, [p.item.count for p in part]))
 
     def _inputs(self, part: Sequence[_Placed], length: int) -> dict[str, torch.Tensor]:

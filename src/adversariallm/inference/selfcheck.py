@@ -35,11 +35,11 @@ from adversariallm.inference.prefix import Prefix
 from adversariallm.inference.requests import Request
 from adversariallm.inference.scoring import Item, Scorer
 
-ROW_COUNTS = (8, 16, 32, 64, 128, 256)
+ROW_COUNTS = (8, 16, 32, 64, 128, 256, 512)
 PROMPTS = (3, 40, 130, 17, 5)
 NEW_TOKENS = 3
 BOUNDS = {torch.float32: 1e-3, torch.float64: 1e-6}
-VERSION = 1
+VERSION = 3
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,18 @@ def test_greedy_ids_are_those_of_the_librarys_unbatched_generate(
         assert list(answer.ids) == theirs[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, torch.float32) for name in ARCHITECTURES),
+        *((name, torch.bfloat16) for name in ("llama", "gemma3", "mixtral")),
+        *(
+            pytest.param(name, torch.bfloat16, marks=pytest.mark.slow)
+            for name in ARCHITECTURES
+            if name not in ("llama", "gemma3", "mixtral")
+        ),
+    ],
+)
 def test_ids_and_log_probs_do_not_depend_on_the_batch(
     engines: Engines, name: str, dtype: torch.dtype
 ) -> None:
@@ -76,10 +86,10 @@ def test_rows_leave_and_waiting_rows_enter_without_changing_anything(engines: En
     engine = engines("llama")
     asked = [
         Request(ids, generation=GenerationConfig(max_new_tokens=1 + 3 * (i % 5), log_probs=True))
-        for i, ids in enumerate(random_ids(LENGTHS * 3))
+        for i, ids in enumerate(random_ids(LENGTHS * 2))
     ]
     alone = outcome([engine.generate([r])[0] for r in asked])
-    for places in (1, 4, 20):
+    for places in (4, 20):
         narrow = Engine(engine.forward.model, policy=engine.policy, max_rows=places)
         assert outcome(narrow.generate(asked)) == alone
     assert [len(ids) for ids, *_ in alone] == [1 + 3 * (i % 5) for i in range(len(asked))]
