@@ -38,8 +38,10 @@ from adversariallm.models.directions import (
     find_refusal_direction,
 )
 from adversariallm.models.identity import parts_identity
+from adversariallm.models.reasoning import generate_in_two
 from adversariallm.models.traits import Traits, probe
 from adversariallm.tokenization import ChatTokenizer
+from adversariallm.tokenization.thinking import reasoning_marks
 
 if TYPE_CHECKING:
     import torch
@@ -150,8 +152,12 @@ class LocalModel:
             self._request(item, generation, rng, constraint)
             for item, rng in zip(inputs, rngs, strict=True)
         ]
-        fitting = [r for r in requests if r.length < self.context_length]
-        found = iter(run([self._capped(r) for r in fitting]))
+        fitting = [self._capped(r) for r in requests if r.length < self.context_length]
+        marks = reasoning_marks(self.chat)
+        if generation.max_reasoning_tokens is not None and marks is not None:
+            found = iter(generate_in_two(fitting, self.chat, marks, self.engine.arch, run))
+        else:
+            found = iter(run(fitting))
         return [
             self._reply(r, next(found)) if r.length < self.context_length else TOO_LONG
             for r in requests
