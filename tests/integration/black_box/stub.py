@@ -90,7 +90,7 @@ def serving(stub: Stub) -> Iterator[Stub]:
             elif fault == "500":
                 self._send(500, {"error": {"message": "broken"}})
             elif fault == "timeout":
-                time.sleep(1.5)
+                time.sleep(9)
                 self.close_connection = True
             elif fault == "malformed":
                 self._raw(200, b'{"id": "x", "choices": [{"index": 0, "mess')
@@ -122,8 +122,12 @@ def serving(stub: Stub) -> Iterator[Stub]:
             self.end_headers()
             self.wfile.write(body)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 256  # no connection waits longer than a client's patience
+        daemon_threads = True
+        block_on_close = False
+
+    server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     stub.address = f"http://127.0.0.1:{server.server_port}/v1"

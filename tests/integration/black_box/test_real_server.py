@@ -39,13 +39,13 @@ server = xllamacpp.Server(params)
 print("READY", server.listening_address, flush=True)
 time.sleep(1200)
 """
-SHORT = {"max_new_tokens": 48}
+SHORT = {"max_new_tokens": 200, "temperature": 0.7}
 OPTIONS: dict[str, dict[str, Any]] = {
     "pair": {"num_streams": 1, "num_iterations": 2, "attempts": 2, "attacker": SHORT},
     "crescendo": {
         "max_turns": 2,
         "max_backtracks": 1,
-        "attempts": 2,
+        "attempts": 3,
         **{role: SHORT for role in ("attacker", "refusal_scorer", "scorer")},
     },
     "actor": {
