@@ -364,6 +364,7 @@ class DatasetInfo:
         purpose: harmfulness, over_refusal, utility or direction.
         assets: ids of the files it needs; empty for ours.
         sha256: of the data file, None with `pin: unverified`.
+        judge: judge that scores it where the user names none; "" leaves it to the purpose.
     """
 
     name: str
@@ -381,6 +382,7 @@ class DatasetInfo:
     version: int = 1
     targets: bool = False
     notes: tuple[str, ...] = ()
+    judge: str = ""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ INFO = DatasetInfo(
     size=541,
     assets=("ifeval/input",),
     sha256="86ea91641ee9e6b891330f3f019e82c481abddbdea5945106df1dfe59757fbc2",
+    judge="instruction_check",
     notes=("the hash is of one public copy", "a prompt has one to three instructions"),
 )
 

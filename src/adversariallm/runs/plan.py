@@ -400,7 +400,8 @@ class _Planner:
     def _judges(self, settings: Settings, data: Dataset) -> tuple[str, ...]:
         names = settings.judge
         if names == ("auto",):
-            names = ("exact_match" if data.info.purpose == "utility" else "refusal_prefix",)
+            by_purpose = "exact_match" if data.info.purpose == "utility" else "refusal_prefix"
+            names = (data.info.judge or by_purpose,)
         for name in names:
             self._judge(name, settings)
         return names
