@@ -92,7 +92,7 @@ def run(attack: str, address: str) -> RunDocument:
         base_url=address,
         max_concurrency=1,
         capabilities=Capabilities(n=False),
-        extra_body={"top_k": 0, "min_p": 0},
+        extra_body={"top_k": 0, "min_p": 0, "cache_prompt": False},
     )
     served = RemoteModel(EndpointBackend(config), name="smollm2")
     module = ATTACKS.load(attack)
