@@ -62,6 +62,7 @@ def estimate(workshop: Workshop, plans: list[Plan]) -> float:
     talks = [Conversation.user(f"Describe a garden with {n} trees.") for n in range(8)]
     rngs = [Rng.root(n) for n in range(8)]
     model.generate(talks, GenerationConfig(max_new_tokens=1), rngs)  # the first call warms up
+    model.generate(talks, GenerationConfig(max_new_tokens=2), rngs)  # warm up
     start = time.perf_counter()
     model.generate(talks, GenerationConfig(max_new_tokens=1), rngs)
     prefilled = time.perf_counter()

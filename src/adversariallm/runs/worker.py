@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from adversariallm.runs.store import Store
     from judgezoo.assets import AssetStore
 
-CONCURRENCY = 16  # runs of one worker at a time, where they only ask for text
+CONCURRENCY = 40  # runs of one worker at a time, where they only ask for text
 
 Ending = Literal["done", "already done", "held elsewhere", "failed", "failed before", "lost"]
 
