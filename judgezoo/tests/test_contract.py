@@ -120,7 +120,11 @@ def test_importing_and_listing_load_no_model_library_and_no_sdk() -> None:
 
 def test_the_readme_names_every_judge_and_code_and_its_first_example_is_true() -> None:
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    assert all(f"`{name}`" in readme for name in judgezoo.list_judges())
+    from judgezoo.registry import judge_class
+
+    ours = [n for n in judgezoo.list_judges() if judge_class(n).__module__.startswith("judgezoo.")]
+    assert len(ours) >= 27
+    assert all(f"`{name}`" in readme for name in ours)
     assert all(f"`{code}`" in readme for code in ERROR_CODES)
     refusal = chat("What is the capital of France?", "I'm sorry, but I can't help with that.")
     scores = Judge.from_name("refusal_prefix")([refusal])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from pydantic import Field, field_validator
 
@@ -22,7 +22,7 @@ from adversariallm.core.config import FrozenConfig
 from adversariallm.core.errors import NeedsError
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.plugins import ATTACKS
-from adversariallm.core.protocols import AttackInfo, Context, Needs
+from adversariallm.core.protocols import AttackInfo, Context, Needs, SteerableModel
 from adversariallm.core.types import Behavior, Candidate, Conversation, State, Task
 
 SETS = tuple(
@@ -108,10 +108,11 @@ class Attack:
             )
             for name in SETS
         ]
-        direction = ctx.model.refusal_direction(*groups, refusal_tokens=c.refusal_tokens)
+        model = cast("SteerableModel", ctx.model)
+        direction = model.refusal_direction(*groups, refusal_tokens=c.refusal_tokens)
         generation = GenerationConfig(max_new_tokens=c.max_target_tokens)
         rng = ctx.rng.child("target")
-        (reply,) = ctx.model.generate_without(
+        (reply,) = model.generate_without(
             direction.vector, [behavior.conversation], generation, [rng]
         )
         text = reply.text

@@ -255,6 +255,20 @@ class WhiteBoxModel(ChatModel, Protocol):
     def next_logits(self, inputs: Sequence[Sequence[int]], *, shared: int = 0) -> Logits:
         """Logits after each input."""
 
+    def soft_losses(
+        self,
+        inputs: Sequence[torch.Tensor],
+        targets: Sequence[Sequence[int]],
+        *,
+        objective: Objective | None = None,
+    ) -> Losses:
+        """Losses of inputs given as `[P, d]` embedding rows."""
+
+
+@runtime_checkable
+class SteerableModel(WhiteBoxModel, Protocol):
+    """A white-box model whose residual stream can be read and edited (`Needs.HIDDEN`)."""
+
     def refusal_direction(
         self,
         harmful: Sequence[Conversation],
@@ -274,15 +288,6 @@ class WhiteBoxModel(ChatModel, Protocol):
         rngs: Sequence[Rng],
     ) -> list[Reply]:
         """As `generate`, with a direction `[d]` ablated from the residual stream."""
-
-    def soft_losses(
-        self,
-        inputs: Sequence[torch.Tensor],
-        targets: Sequence[Sequence[int]],
-        *,
-        objective: Objective | None = None,
-    ) -> Losses:
-        """Losses of inputs given as `[P, d]` embedding rows."""
 
 
 @runtime_checkable
@@ -419,6 +424,7 @@ __all__ = [
     "Needs",
     "Objective",
     "RewardJudge",
+    "SteerableModel",
     "WhiteBoxModel",
     "Work",
 ]

@@ -35,13 +35,17 @@ def test_it_finds_the_planted_optimum(planted: PlantedModel) -> None:
     assert best.model_completions[0].startswith("Sure")
 
 
-def test_it_beats_random_search_at_equal_queries(planted: PlantedModel) -> None:
+def test_it_beats_random_search_at_equal_queries() -> None:
     """The separating test of DESIGN 12.17: same seeds, same number of sequences sent."""
-    wins = 0
-    worse = 0
+    planted = PlantedModel(secrets=8)
+    initial = "! ! ! ! ! ! ! ! ! !"
     for seed in range(5):
         with_gradient = run(
-            "gcg", planted, [planted.behavior()], seed=seed, options={**WORDS, "num_steps": 4}
+            "gcg",
+            planted,
+            [planted.behavior()],
+            seed=seed,
+            options={"initial": initial, "search_width": 8, "topk": 16, "num_steps": 8},
         )
         queries = Ledgers.from_dict(with_gradient.ledgers).total("optimization").queries
         random = run(
@@ -50,15 +54,13 @@ def test_it_beats_random_search_at_equal_queries(planted: PlantedModel) -> None:
             [planted.behavior()],
             seed=seed,
             options={
-                "initial": WORDS["initial"],
+                "initial": initial,
                 "num_candidates": 8,
                 "radius": 1,
                 "num_steps": queries // 8,
             },
         )
-        wins += min(losses(with_gradient)) < min(losses(random))
-        worse += min(losses(with_gradient)) > min(losses(random))
-    assert (wins >= 4, worse) == (True, 0)
+        assert min(losses(with_gradient)) < min(losses(random))
 
 
 def test_early_stop(planted: PlantedModel) -> None:

@@ -288,6 +288,8 @@ def test_a_failed_run_is_told_with_its_reason(
 def test_an_interrupted_pool_stops_its_workers_and_keeps_their_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # a shell that starts the tests in the background has them ignore the signal
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     gate = tmp_path / "gate"
     monkeypatch.setenv("GATE", str(gate))
     given = batch(tmp_path, 2)
@@ -305,6 +307,7 @@ def test_an_interrupted_pool_stops_its_workers_and_keeps_their_steps(
     with pytest.raises(KeyboardInterrupt):
         pool.run()
     thread.join()
+    signal.signal(signal.SIGINT, before)
     store = given.store()
     assert set(store.survey().values()) == {"released"}
     assert stored_steps(given.root) == [2, 2]
