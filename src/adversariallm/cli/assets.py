@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,21 +30,52 @@ def list_assets(
 
 
 @app.command("fetch")
-def fetch(ids: Ids = None) -> None:
+def fetch(
+    ids: Ids = None,
+    command: Annotated[
+        str | None,
+        typer.Option("--for", help="All that `run` with these overrides needs, models included."),
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Folder to fetch into, to be copied elsewhere.")
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Any network use is an error.")
+    ] = False,
+) -> None:
     """Get assets into the cache, hash checked; nothing that is read is executed."""
+    settings = _caches(to) if to is not None else {}
+    if offline:
+        settings |= {"JUDGEZOO_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
+    os.environ.update(settings)
+
     from adversariallm.cli._console import say
     from adversariallm.runs.lookups import asset_store
-    from judgezoo.errors import JudgezooError
+    from adversariallm.runs.needs import Needed, needed
+    from adversariallm.runs.needs import fetch as fetch_all
 
-    store = asset_store()
-    failed = 0
-    for asset_id in ids or store.ids():
-        try:
-            say(f"{asset_id}: {store.fetch(asset_id).sha256[:12]}")
-        except JudgezooError as error:
-            failed += 1
-            say(f"{asset_id}: {error}")
+    if command is not None:
+        words = shlex.split(command)
+        while words and words[0] in ("adversariallm", "run"):
+            words.pop(0)
+        what = needed(*words)
+        what = Needed((*what.assets, *(ids or ())), what.models)
+    else:
+        what = Needed(tuple(ids or asset_store().ids()), {})
+    failed = fetch_all(what, say)
+    if to is not None:
+        say("on the other machine: export " + " ".join(f"{k}={v}" for k, v in _caches(to).items()))
     raise typer.Exit(int(failed > 0))
+
+
+def _caches(folder: Path) -> dict[str, str]:
+    """The environment that makes one folder hold everything that is fetched."""
+    root = folder.absolute()
+    return {
+        "JUDGEZOO_CACHE": str(root / "judgezoo"),
+        "ADVERSARIALLM_CACHE": str(root / "adversariallm"),
+        "HF_HOME": str(root / "huggingface"),
+    }
 
 
 @app.command("verify")
