@@ -13,11 +13,11 @@ from adversariallm.runs.stress import Settings, stress
 
 
 def test_killed_and_frozen_workers_lose_nothing_and_publish_once(tmp_path: Path) -> None:
-    report = stress(Settings(roots=(str(tmp_path),), kills=12, stops=3, num_runs=16))
+    report = stress(Settings(roots=(str(tmp_path),), kills=12, stops=3, num_runs=48))
     assert report.problems == [], report
     assert sum(report.kills.values()) >= 6
     assert report.stops >= 1
-    assert report.acknowledged_steps >= 16 * 20 - sum(report.kills.values())
+    assert report.acknowledged_steps >= 48 * 20 - sum(report.kills.values())
 
 
 def test_many_generations_of_few_contended_runs(tmp_path: Path) -> None:
