@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--steps", type=int, default=2, help="steps measured after the first")
-    parser.add_argument("--oracles", type=Path, default=Path("/tmp/venvs"))
+    parser.add_argument("--oracles", type=Path, default=Path(tempfile.gettempdir()) / "venvs")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--prefix", type=int, default=49, help=argparse.SUPPRESS)

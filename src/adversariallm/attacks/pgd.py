@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from adversariallm.attacks._kit import projections
+from adversariallm.attacks._kit.adam import adam
 from adversariallm.attacks._kit.slots import SlotProblem
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.protocols import AttackInfo, Context, Needs
@@ -202,12 +203,8 @@ class Attack:
             norms = g.norm(dim=-1, keepdim=True)
             return torch.where(norms > 0, g / norms.clamp_min(torch.finfo(g.dtype).tiny), 0.0)
         point.count += 1
-        first, second = (point.moments.get(k, torch.zeros_like(g)) for k in ("first", "second"))
-        first, second = 0.9 * first + 0.1 * g, 0.999 * second + 0.001 * g * g
-        point.moments = {"first": first, "second": second}
-        unbiased = first / (1 - 0.9**point.count)
-        spread = (second / (1 - 0.999**point.count)).sqrt()
-        return unbiased / (spread + 1e-8)
+        direction, point.moments = adam(g, point.moments, point.count)
+        return direction
 
     def _project(self, x: Tensor, origin: Tensor, scale: float) -> Tensor:
         c = self.config
@@ -234,7 +231,7 @@ class Attack:
         """The loss of the variable and, unless it is the last, its gradient."""
         vectors = self._vectors(problem, point.x)
         if last:
-            found = problem.model.soft_losses([self._rows(problem, vectors)], [problem.target])
+            found = problem.model.soft_losses([problem.rows_with(vectors)], [problem.target])
             point.loss, point.gradient = float(found.loss[0]), None
             point.finite = math.isfinite(point.loss)
             return
@@ -251,17 +248,10 @@ class Attack:
             scores = problem.model.token_scores(gradient.slot).float().cpu()
             point.gradient = scores.masked_fill(~problem.allowed, 0.0)
 
-    @staticmethod
-    def _rows(problem: SlotProblem, vectors: Tensor) -> Tensor:
-        """`[P, d]` embedding rows of the whole input."""
-        rows = problem.model.embed(problem.segments.input_ids).float().cpu().clone()
-        rows[list(problem.segments.slot_positions)] = vectors
-        return rows
-
     def _candidate(
         self, problem: SlotProblem, point: _Point, origin: Tensor, scale: float, *, restarted: bool
     ) -> Candidate:
-        rows = self._rows(problem, self._vectors(problem, point.x))
+        rows = problem.rows_with(self._vectors(problem, point.x))
         whole = self.config.norm_over == "slot"
         change = projections.norm_of(point.x - origin, self._norm(), whole=whole)
         note = {

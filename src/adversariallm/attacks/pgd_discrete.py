@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from adversariallm.attacks._kit import projections
+from adversariallm.attacks._kit.adam import adam
 from adversariallm.attacks._kit.objectives import token_weighted
 from adversariallm.attacks._kit.slots import SlotProblem
 from adversariallm.core.config import FrozenConfig
@@ -182,7 +183,9 @@ class Attack:
             at.x = torch.nn.functional.one_hot(torch.tensor(at.best), width).float()
             at.moments, at.count, at.stale = {}, 0, 0
             return {"restart": True, "rate": rate}
-        at.x = projections.simplex(at.x - rate * self._adam(at, at.gradient))
+        at.count += 1
+        direction, at.moments = adam(at.gradient, at.moments, at.count)
+        at.x = projections.simplex(at.x - rate * direction)
         if c.noise:
             noise = torch.randn(at.x.shape, generator=ctx.rng.child("noise", step).torch())
             noise = (noise * c.noise * rate**0.5).masked_fill(~problem.allowed, 0.0)
@@ -198,8 +201,7 @@ class Attack:
         objective = token_weighted(weights / weights.sum())
         vectors = at.x @ problem.model.embedding_matrix().float().cpu()
         if last:
-            rows = problem.model.embed(problem.segments.input_ids).float().cpu().clone()
-            rows[list(problem.segments.slot_positions)] = vectors
+            rows = problem.rows_with(vectors)
             found = problem.model.soft_losses([rows], [problem.target], objective=objective)
             at.loss, at.gradient = float(found.loss[0]), None
             return
@@ -228,15 +230,6 @@ class Attack:
                 loss = loss - c.neighbor_weight * (leaf[1:] - leaf[:-1]).abs().sum(-1).mean()
             (gradient,) = torch.autograd.grad(loss, leaf)
         return gradient
-
-    @staticmethod
-    def _adam(at: _Relaxed, g: Tensor) -> Tensor:
-        at.count += 1
-        first = 0.9 * at.moments.get("first", torch.zeros_like(g)) + 0.1 * g
-        second = 0.999 * at.moments.get("second", torch.zeros_like(g)) + 0.001 * g * g
-        at.moments = {"first": first, "second": second}
-        spread = (second / (1 - 0.999**at.count)).sqrt()
-        return first / (1 - 0.9**at.count) / (spread + 1e-8)
 
     def _rate(self, step: int) -> float:
         """Constant at first, then cosine cycles from the base rate to the peak."""

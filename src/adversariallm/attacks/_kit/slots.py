@@ -114,6 +114,12 @@ class SlotProblem:
         gradient = self.gradient(slot, objective, length=length)
         return self.model.token_scores(gradient.slot), gradient.finite
 
+    def rows_with(self, vectors: Tensor) -> Tensor:
+        """`[P, d]` float32 embedding rows of the input, the slot's replaced by `vectors`."""
+        rows = self.model.embed(self.segments.input_ids).float().cpu().clone()
+        rows[list(self.segments.slot_positions)] = vectors
+        return rows
+
     @cached_property
     def _reachability(self) -> ReachabilityFilter:
         return self.model.chat.reachability(self.segments)
