@@ -27,6 +27,10 @@ class Parts(NamedTuple):
     tokenizer: Any
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="record tests/golden again")
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder of public files that tests read where it is present (never copied)."""
