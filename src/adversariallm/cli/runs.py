@@ -89,7 +89,11 @@ def show_run(
             _show_step(step, texts)
     for phase, roles in document.get("ledgers", {}).items():
         for role, used in roles.items():
-            say(f"  {phase}, {role}: " + ", ".join(f"{k} {v:,}" for k, v in used.items()))
+            say(f"  {phase}, {role}: " + ", ".join(f"{k} {_count(v)}" for k, v in used.items()))
+
+
+def _count(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
 
 
 def _show_step(step: dict[str, Any], texts: bool) -> None:

@@ -17,7 +17,7 @@ from typing import Literal, cast
 from pydantic import Field
 
 from adversariallm.core.config import FrozenConfig
-from adversariallm.core.errors import BudgetExceededError
+from adversariallm.core.errors import BudgetExceededError, NeedsError
 
 Phase = Literal["setup", "optimization", "sampling", "diagnosis", "judging"]
 PHASES: tuple[Phase, ...] = ("setup", "optimization", "sampling", "diagnosis", "judging")
@@ -26,6 +26,11 @@ ROLES = (
     "judge",
 )  # fmt: skip
 LIMITED_PHASES: tuple[Phase, ...] = ("setup", "optimization")
+
+UsageRow = dict[str, int | float | None]
+"""JSON form of a usage: measures that are zero left out, unknown ones null."""
+LedgerRows = dict[str, dict[str, UsageRow]]
+"""JSON form of ledgers: phase, then role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +44,10 @@ class Usage:
         tokens_processed: positions computed by forward passes, prompt positions included.
         tokens_cached: positions that were in a shared prefix and not computed again.
         tokens_generated: ids sampled.
-        flops: by architecture, DESIGN section 6.
-        flops_2n: the 2N-per-token figure (4N with backward) for comparison with published numbers.
+        flops: by architecture, DESIGN section 6; None where nobody knows (models behind an
+            endpoint), and then in every sum with it.
+        flops_2n: the 2N-per-token figure (4N with backward) for comparison with published numbers;
+            None where nobody knows.
         cost: money, in US dollars.
     """
 
@@ -50,31 +57,48 @@ class Usage:
     tokens_processed: int = 0
     tokens_cached: int = 0
     tokens_generated: int = 0
-    flops: int = 0
-    flops_2n: int = 0
+    flops: int | None = 0
+    flops_2n: int | None = 0
     cost: float = 0.0
 
     def __add__(self, other: Usage) -> Usage:
-        """Field-wise sum."""
-        return Usage(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    def __sub__(self, other: Usage) -> Usage:
-        """Field-wise difference."""
-        return Usage(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+        """Field-wise sum; with something unknown it is unknown."""
+        return Usage(
+            queries=self.queries + other.queries,
+            forward_passes=self.forward_passes + other.forward_passes,
+            backward_passes=self.backward_passes + other.backward_passes,
+            tokens_processed=self.tokens_processed + other.tokens_processed,
+            tokens_cached=self.tokens_cached + other.tokens_cached,
+            tokens_generated=self.tokens_generated + other.tokens_generated,
+            flops=known_sum(self.flops, other.flops),
+            flops_2n=known_sum(self.flops_2n, other.flops_2n),
+            cost=self.cost + other.cost,
+        )
 
     @property
     def tokens(self) -> int:
         """Positions computed plus ids sampled, the measure of `budget.tokens`."""
         return self.tokens_processed + self.tokens_generated
 
-    def to_dict(self) -> dict[str, int | float]:
-        """JSON form without zero entries."""
-        return {f.name: v for f in fields(self) if (v := getattr(self, f.name))}
+    def to_dict(self) -> UsageRow:
+        """JSON form without zero entries; null is unknown."""
+        rows = ((f.name, getattr(self, f.name)) for f in fields(self))
+        return {name: value for name, value in rows if value is None or value}
 
     @classmethod
-    def from_dict(cls, row: Mapping[str, float]) -> Usage:
+    def from_dict(cls, row: Mapping[str, float | None]) -> Usage:
         """Inverse of `to_dict`."""
         return cls(**cast("dict[str, int]", dict(row)))
+
+
+def known_sum(*values: int | None) -> int | None:
+    """The sum; None where a part is unknown."""
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
 
 
 @dataclass(frozen=True)
@@ -114,9 +138,9 @@ class Ledgers:
                     for p in {*self.executed, *other.executed}}  # fmt: skip
         return Ledgers(usage, seconds, executed)
 
-    def to_dict(self) -> dict[str, dict[str, dict[str, int | float]]]:
+    def to_dict(self) -> LedgerRows:
         """JSON form of the usage, phases and roles in fixed order, empty ones left out."""
-        out: dict[str, dict[str, dict[str, int | float]]] = {}
+        out: LedgerRows = {}
         for phase in PHASES:
             rows = {
                 r: u.to_dict() for r, u in sorted(self.usage.get(phase, {}).items()) if u != Usage()
@@ -126,7 +150,7 @@ class Ledgers:
         return out
 
     @classmethod
-    def from_dict(cls, row: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Ledgers:
+    def from_dict(cls, row: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> Ledgers:
         """Inverse of `to_dict`."""
         return cls({p: {r: Usage.from_dict(u) for r, u in by.items()} for p, by in row.items()})
 
@@ -135,7 +159,9 @@ class Limits(FrozenConfig):
     """Limits on what is used; None means no limit."""
 
     queries: int | None = Field(None, ge=1, description="sequences sent")
-    flops: float | None = Field(None, gt=0, description="useful floating-point operations")
+    flops: float | None = Field(
+        None, gt=0, description="useful floating-point operations; not of models behind endpoints"
+    )
     tokens: int | None = Field(None, ge=1, description="positions computed plus ids sampled")
     seconds: float | None = Field(None, gt=0, description="wall seconds")
     cost: float | None = Field(None, gt=0, description="US dollars")
@@ -282,6 +308,12 @@ class Meter:
             allowed = getattr(limits, name)
             if allowed is None:
                 continue
+            if value is None:
+                raise NeedsError(
+                    f"budget.{prefix}{name}={allowed:g} cannot be held: a model behind an endpoint "
+                    "took part, whose FLOPs are unknown; limit queries, tokens or cost, or the "
+                    "FLOPs of a local role (budget.ROLE.flops)"
+                )
             if value >= allowed or (name == "queries" and value + queries > allowed):
                 raise BudgetExceededError(prefix + name, allowed, value)
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from adversariallm.core.budget import LedgerRows
+
 SCHEMA_VERSION = 1
 
 
@@ -55,9 +57,11 @@ class StepRecord(Record):
         default_factory=dict,
         description="judge -> key -> one value per completion; joined when read",
     )
-    flops: int = Field(0, description="optimization only, as in the paper")
+    flops: int | None = Field(
+        0, description="optimization only, as in the paper; null: unknown (an endpoint took part)"
+    )
     time_taken: float = Field(0.0, description="optimization seconds of this step")
-    ledgers: dict[str, dict[str, dict[str, int | float]]] = Field(
+    ledgers: LedgerRows = Field(
         default_factory=dict, description="phase -> role -> usage of this step"
     )
     flags: list[str] = Field(default_factory=list)
@@ -88,10 +92,8 @@ class RunDocument(Record):
     )
     provenance: dict[str, Any] = Field(default_factory=dict)
     status: str = Field("done", description="done | stopped:<reason>")
-    ledgers: dict[str, dict[str, dict[str, int | float]]] = Field(
-        default_factory=dict, description="setup + steps + remainder"
-    )
-    remainder: dict[str, dict[str, dict[str, int | float]]] = Field(
+    ledgers: LedgerRows = Field(default_factory=dict, description="setup + steps + remainder")
+    remainder: LedgerRows = Field(
         default_factory=dict, description="work of a step that a limit cut off"
     )
     runs: list[BehaviorRun] = Field(default_factory=list)

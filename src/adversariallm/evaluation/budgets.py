@@ -6,11 +6,13 @@ What is chosen on the same behaviors that it is then reported for looks better t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from adversariallm.core.errors import ConfigError
 from adversariallm.core.rng import Rng
 from adversariallm.evaluation.curves import Axis, Curve, Spend, spent
 from adversariallm.evaluation.intervals import Interval, mean_interval
@@ -171,7 +173,7 @@ def _chance(trial: Trial, step: int, budget: float, axis: Axis) -> tuple[float, 
     before = float(trial.sampling[axis][i - 1]) if i else 0.0
     price = (float(trial.sampling[axis][i]) - before) / made if made else 0.0
     left = budget - float(trial.search[axis][i])
-    if not known.size or left < price:
+    if not known.size or math.isnan(left - price) or left < price:
         return None
     n = known.size if price <= 0 else min(int(left // price), known.size)
     return expected_best_of_n(known.tolist(), n), n
@@ -181,11 +183,19 @@ def largest_common_budget(groups: Sequence[Sequence[Trial]], axis: Axis, spend: 
     """The largest budget up to which every trial's outcome is known.
 
     A trial that won is known for all larger budgets, also where it stopped there.
+
+    Raises:
+        ConfigError: what a trial spent on this axis is unknown.
     """
     won: list[float] = []
     lost: list[float] = []
     for trial in (t for trials in groups for t in trials if len(t.steps)):
         end = float(spent(trial, axis, spend)[-1])
+        if math.isnan(end):
+            raise ConfigError(
+                f"run {trial.run_id}: its {axis} are unknown, as a model behind an endpoint took "
+                "part; compare at queries, tokens or seconds"
+            )
         (won if best_so_far(trial)[-1] == 1 else lost).append(end)
     if not won and not lost:
         raise ValueError("no trial has a finished step: there is no common budget")

@@ -60,9 +60,12 @@ def spent(trial: Trial, axis: Axis, spend: Spend) -> Floats:
 
 
 def value_at(trial: Trial, x: Floats, axis: Axis, spend: Spend) -> Floats:
-    """`[P]` best so far at each budget: 0 before the first step is paid, NaN while unscored."""
+    """`[P]` best so far at each budget: 0 before the first step is paid, NaN while unscored.
+
+    NaN throughout where the trial's cost is unknown.
+    """
     costs = spent(trial, axis, spend)
-    if costs.size == 0:
+    if costs.size == 0 or np.isnan(costs).any():
         return np.full(len(x), np.nan)
     best = best_so_far(trial)
     reached = np.searchsorted(costs, x, side="right") - 1
@@ -81,7 +84,8 @@ def success_curve(
     """The share of behaviors won within each budget, with a band.
 
     A pointwise band is made of Wilson intervals; a simultaneous one of Clopper-Pearson intervals at
-    the level that makes them hold together (`simultaneous_level`).
+    the level that makes them hold together (`simultaneous_level`). Trials whose cost is unknown are
+    left out; without any other the curve is empty.
 
     Args:
         trials: of one setting, metric and judge.
@@ -93,6 +97,7 @@ def success_curve(
     """
     marks = [spent(t, axis, spend) for t in trials if len(t.steps)]
     x = np.unique(np.concatenate(marks)) if marks else np.zeros(0)
+    x = x[~np.isnan(x)]
     if len(x) > max_points:
         x = x[np.unique(np.linspace(0, len(x) - 1, max_points).round().astype(int))]
     behaviors: dict[str, list[Floats]] = {}

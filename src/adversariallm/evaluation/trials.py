@@ -32,7 +32,8 @@ class Trial:
         present: `[S, K]`, whether there is a completion.
         steps: `[S]` step numbers.
         loss: `[S]`, NaN where there is none.
-        search: cumulative `[S]` cost of setup and optimization by `COST_KEYS`, all roles.
+        search: cumulative `[S]` cost of setup and optimization by `COST_KEYS`, all roles; NaN
+            where unknown (FLOPs of endpoints).
         sampling: cumulative `[S]` cost of the scored completions.
     """
 
@@ -145,8 +146,9 @@ def _cost(ledgers: Mapping[str, Any], phases: tuple[str, ...]) -> dict[str, floa
     total = {"queries": 0.0, "flops": 0.0, "tokens": 0.0}
     for phase in phases:
         for used in ledgers.get(phase, {}).values():
+            flops = used.get("flops", 0)
             total["queries"] += used.get("queries", 0)
-            total["flops"] += used.get("flops", 0)
+            total["flops"] += math.nan if flops is None else flops
             total["tokens"] += used.get("tokens_processed", 0) + used.get("tokens_generated", 0)
     return total
 

@@ -207,7 +207,7 @@ class _Search:
 
     def _count(self, row: Ids) -> None:
         usage = self.engine.arch.usage(len(row), 0, 1)
-        self._add(usage, usage.flops)
+        self._add(usage, usage.flops or 0)
 
     def _add(self, usage: Usage, executed: int) -> None:
         self.work = Work(self.work.usage + usage, executed=self.work.executed + executed)

@@ -99,6 +99,13 @@ class ModelOptions(FrozenConfig):
         description="endpoints: US dollars for a million output tokens",
         json_schema_extra=INERT,
     )
+    active_params: float | None = Field(
+        None,
+        gt=0,
+        description="endpoints: parameters at work per token; counts 2N FLOPs a token, which are "
+        "unknown otherwise",
+        json_schema_extra=INERT,
+    )
     device: str | None = Field(
         None,
         description="cpu, cuda, cuda:1; null: cuda where there is one",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -183,7 +184,9 @@ class PlantedModel:
                 break
         text = self.chat.decode_reply(ids, new)
         usage = self._cost.generation(rows.shape[0], len(new))
-        return Reply(text, ids=tuple(new), finish_reason=reason, usage=usage, executed=usage.flops)
+        return Reply(
+            text, ids=tuple(new), finish_reason=reason, usage=usage, executed=usage.flops or 0
+        )
 
     def losses(
         self,
@@ -196,7 +199,7 @@ class PlantedModel:
         """Loss of each target after its input."""
         key, prefix = self._shared(inputs, shared)
         found = self._soft([self.embed(ids) for ids in inputs], targets, objective, shared)
-        work = Work(found.work.usage, prefix.usage, key, found.work.executed)
+        work = replace(found.work, shared=prefix.usage, shared_key=key)
         return Losses(found.loss, found.per_token, found.matches, work)
 
     def soft_losses(
@@ -216,7 +219,7 @@ class PlantedModel:
         objective: Objective | None,
         shared: int,
     ) -> Losses:
-        values, per_token, matches, usage = [], [], [], Usage()
+        values, per_token, matches, spent = [], [], [], []
         for rows, target in zip(inputs, targets, strict=True):
             logits, ids = self._target_logits(rows, target), torch.tensor(list(target))
             nll = F.cross_entropy(logits, ids, reduction="none")
@@ -225,7 +228,7 @@ class PlantedModel:
             matches.append(bool((logits.argmax(-1) == ids).all()))
             new = rows.shape[0] - shared + len(ids) - 1
             usage = usage + self._cost.usage(new, shared, len(ids))
-        work = Work(usage, executed=usage.flops)
+        work = Work(usage, executed=usage.flops or 0)
         return Losses(torch.stack(values), tuple(per_token), torch.tensor(matches), work)
 
     def _target_logits(self, rows_PV: torch.Tensor, target: Sequence[int]) -> torch.Tensor:
@@ -260,7 +263,7 @@ class PlantedModel:
             slope,
             float(loss.detach()),
             bool(slope.isfinite().all()),
-            Work(usage, prefix.usage, key, usage.flops),
+            Work(usage, prefix.usage, key, usage.flops or 0),
         )
 
     def next_logits(self, inputs: Sequence[Sequence[int]], *, shared: int = 0) -> Logits:
@@ -268,7 +271,7 @@ class PlantedModel:
         key, prefix = self._shared(inputs, shared)
         logits = torch.cat([self._logits(self.embed(ids), 1) for ids in inputs])
         usage = sum((self._cost.usage(len(i) - shared, shared, 1) for i in inputs), Usage())
-        return Logits(logits, Work(usage, prefix.usage, key, usage.flops))
+        return Logits(logits, Work(usage, prefix.usage, key, usage.flops or 0))
 
     def token_scores(self, slot_gradient: torch.Tensor) -> torch.Tensor:
         """The gradient itself: embeddings are unit vectors."""

@@ -54,6 +54,7 @@ class RemoteModel:
         name: str,
         system_prompt: str | None = None,
         replies: ReplyCache | None = None,
+        active_params: float | None = None,
     ) -> None:
         """Wrap a backend.
 
@@ -62,8 +63,11 @@ class RemoteModel:
             name: short name for tables.
             system_prompt: system message for conversations that have none.
             replies: keeps what was answered, so that no call is paid for twice.
+            active_params: parameters at work per token, as the user says; None leaves the FLOPs of
+                every call unknown.
         """
         self.replies = replies
+        self.active_params = active_params
         self.backend = backend
         self.name = name
         self.system_prompt = system_prompt
@@ -83,7 +87,13 @@ class RemoteModel:
         except JudgezooError as error:
             raise ModelError(f"model {card.name!r}: {error}") from None
         replies = ReplyCache(cache_dir() / "replies") if options.reuse_replies else None
-        return cls(backend, name=card.name, system_prompt=options.system_prompt, replies=replies)
+        return cls(
+            backend,
+            name=card.name,
+            system_prompt=options.system_prompt,
+            replies=replies,
+            active_params=options.active_params,
+        )
 
     def identity(self) -> Mapping[str, Any]:
         """Address, model name, abilities and system prompt; the server's weights are unknown."""
@@ -123,7 +133,15 @@ class RemoteModel:
             found[i] = reply = self._with_enforcement(_reply(answer), json_schema)
             if self.replies is not None:
                 self.replies.put(requests[i].key, reply)
-        return cast("list[Reply]", found)
+        return [self._with_flops(reply) for reply in cast("list[Reply]", found)]
+
+    def _with_flops(self, reply: Reply) -> Reply:
+        """The reply with two FLOPs per stated parameter and token, unknown ones where none is."""
+        if self.active_params is None:
+            return replace(reply, usage=replace(reply.usage, flops=None, flops_2n=None))
+        flops = int(2 * self.active_params * reply.usage.tokens)
+        usage = replace(reply.usage, flops=flops, flops_2n=flops)
+        return replace(reply, usage=usage, raw={**reply.raw, "flops_basis": "active_params"})
 
     @property
     def _enforcement(self) -> str:

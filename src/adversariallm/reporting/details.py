@@ -99,6 +99,8 @@ def _budgets(trials: dict[str, list[Trial]]) -> Table:
             continue
         for axis, title in BUDGETS:
             curve = success_curve(found, axis)
+            if not len(curve.x):
+                continue  # FLOPs of endpoints are unknown
             row: dict[str, Any] = {"measure": name, "budget": title}
             for share in (0.25, 0.5, 0.75):
                 needed = budget_for(curve, share)

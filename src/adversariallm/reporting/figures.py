@@ -184,7 +184,8 @@ def write_figures(
         for (dataset, judge), panels in _panels(documents, threshold).items():
             for axis in axes:
                 curves = {n: success_curve(t, axis, band="simultaneous") for n, t in panels.items()}
-                success_by_budget(curves, new(f"success-by-{axis}-{dataset}-{judge}"))
+                if any(len(curve.x) for curve in curves.values()):  # FLOPs may be unknown
+                    success_by_budget(curves, new(f"success-by-{axis}-{dataset}-{judge}"))
         rows = [
             (
                 f"{r['attack']} on {r['model']}{' + ' + r['defense'] if r['defense'] else ''}, "

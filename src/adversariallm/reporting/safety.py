@@ -104,7 +104,8 @@ def _row(setting: Setting, group: Sequence[Document], judge: str | None) -> dict
         total = total + Ledgers.from_dict(document.get("ledgers", {}))
         answers += sum(len(s["model_completions"]) for r in document["runs"] for s in r["steps"])
     if answers:
-        row["flops"] = total.total("sampling").flops / answers
+        flops = total.total("sampling").flops
+        row["flops"] = None if flops is None else flops / answers
         row["defense_queries"] = total.total("sampling", role="defense").queries / answers
     return row
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from adversariallm.core.budget import Ledgers
+from adversariallm.core.budget import Ledgers, known_sum
 from adversariallm.core.errors import ConfigError
 from adversariallm.core.plugins import ATTACKS
 from adversariallm.evaluation.facts import (
@@ -130,7 +130,7 @@ def cost_of(group: Sequence[Document]) -> dict[str, Any]:
     judging = [x.total("judging") for x in ledgers]
     runs = [r for d in group for r in d["runs"]]
     queries = [int(sum(u.queries for u in used)) for used in (search, sampling)]
-    flops = [int(sum(u.flops for u in used)) for used in (search, sampling, judging)]
+    flops = [known_sum(*(u.flops for u in used)) for used in (search, sampling, judging)]
     return {
         "runs": len(group),
         "seeds": len({d["config"].get("seed", 0) for d in group}),
@@ -139,7 +139,7 @@ def cost_of(group: Sequence[Document]) -> dict[str, Any]:
         "queries": sum(queries),
         "queries_search": queries[0],
         "queries_sampling": queries[1],
-        "flops": flops[0] + flops[1],
+        "flops": known_sum(*flops[:2]),
         "flops_search": flops[0],
         "flops_sampling": flops[1],
         "flops_judging": flops[2],
@@ -189,6 +189,8 @@ def _notes(documents: Sequence[Document], rows: Sequence[Mapping[str, Any]]) -> 
         "Wilson, 95 %",
         "queries and FLOPs: search and sampling, summed over the runs; judging is apart",
     ]
+    if any(row["flops"] is None for row in rows):
+        notes.append("FLOPs: a dash where a model behind an endpoint took part; they are unknown")
     if any(row["seconds"] is None for row in rows):
         notes.append(
             "seconds: a dash where runs may have shared batches and each books the whole wait; "

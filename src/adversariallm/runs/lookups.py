@@ -63,8 +63,12 @@ def model_facts(name: str, options: Mapping[str, Any]) -> ModelFacts:
     """Identity and abilities of a model, from its card and files."""
     chosen = model_options(name, options)
     card = resolve(name, chosen)
-    gives = Needs.TEXT if isinstance(card, EndpointCard) else Needs.white_box()
-    return ModelFacts(identity(card, chosen), gives)
+    remote = isinstance(card, EndpointCard)
+    return ModelFacts(
+        identity(card, chosen),
+        Needs.TEXT if remote else Needs.white_box(),
+        counts_flops=not remote or chosen.active_params is not None,
+    )
 
 
 def dataset(name: str, options: Mapping[str, Any]) -> Dataset:
@@ -108,11 +112,15 @@ def _unloaded_judge(name: str, options: Mapping[str, Any]) -> Judge:
 
 
 def asset_store() -> AssetStore:
-    """The assets of both packages in the user's cache: judges, datasets and attacks."""
+    """The assets in the user's cache: of judges, datasets, attacks and protocols."""
     from adversariallm.datasets._files import catalogs
     from judgezoo.assets import AssetStore
 
-    own = sorted(Path(str(files("adversariallm.attacks") / "catalog")).glob("*.yaml"))
+    own = [
+        path
+        for package in ("attacks", "evaluation")
+        for path in sorted(Path(str(files(f"adversariallm.{package}") / "catalog")).glob("*.yaml"))
+    ]
     return AssetStore(catalogs=[*catalogs(), *own], command="adversariallm assets fetch")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from adversariallm.core.budget import Limits
 from adversariallm.core.config import stable_hash
 from adversariallm.core.errors import ConfigError, NeedsError
 from adversariallm.core.generation import GenerationConfig
@@ -41,10 +42,12 @@ class ModelFacts:
     Attributes:
         identity: the JSON facts that fix its behavior.
         gives: what it can give to an attack.
+        counts_flops: whether the FLOPs of its calls are known.
     """
 
     identity: Mapping[str, Any]
     gives: Needs
+    counts_flops: bool = True
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,11 @@ class _Planner:
 
     def runs(self, settings: Settings, overrides: tuple[str, ...]) -> Iterator[Planned]:
         """The runs of one point."""
+        if settings.protocol is not None:
+            from adversariallm.runs.protocol import under_protocol
+
+            settings, notes = under_protocol(settings, self.sources.text)
+            self.notes |= dict.fromkeys(notes)
         everything = settings.attack == "all"
         for name in self._every_attack() if everything else [ATTACKS.resolve(settings.attack)]:
             # everything but the seed is worked out once for all seeds
@@ -246,6 +254,7 @@ class _Planner:
         models, gives = self._models(settings, info)
         shields, infos = self._defenses(settings)
         _check_needs(info, settings, gives, infos)
+        self._check_flops(settings, helpers)
         generation = _generation(info, chosen, settings)
         sets = _fit_sets(info, data)
         evaluated, rows = self._evaluated(info, settings, sets)
@@ -272,6 +281,7 @@ class _Planner:
                 judges=self._judges(settings, data),
                 timing=settings.timing,
             ),
+            protocol=settings.protocol,
             overrides=overrides,
         )
         return _Case(base, base.semantic(), _resources_key(base), sets, rows)
@@ -322,13 +332,18 @@ class _Planner:
         return found
 
     def _model(self, name: str, settings: Settings) -> tuple[ModelSpec, Needs]:
-        options = settings.models.get(name, {})
+        facts = self._facts(name, settings)
         self._used.add(f"models.{name}")
-        facts: ModelFacts = self._once(
-            ("model", name, repr(options)), partial(self.sources.model, name, options)
-        )
+        options = settings.models.get(name, {})
         spec = ModelSpec(name=name, identity=dict(facts.identity), options=options)
         return spec, facts.gives
+
+    def _facts(self, name: str, settings: Settings) -> ModelFacts:
+        options = settings.models.get(name, {})
+        found: ModelFacts = self._once(
+            ("model", name, repr(options)), partial(self.sources.model, name, options)
+        )
+        return found
 
     def _models(
         self, settings: Settings, info: AttackInfo
@@ -365,6 +380,22 @@ class _Planner:
                     f"give helpers.{role}=MODEL"
                 )
         return {role: self._model(settings.helpers[role], settings)[0] for role in sorted(roles)}
+
+    def _check_flops(self, settings: Settings, helpers: Mapping[str, ModelSpec]) -> None:
+        """Refuse a limit on FLOPs that nobody counts."""
+        by_role = {"model": settings.model, **{r: (spec.name,) for r, spec in helpers.items()}}
+        for role, names in by_role.items():
+            limits: Limits = getattr(settings.budget, role, Limits())
+            asked = settings.budget.flops is not None or limits.flops is not None
+            for name in names if asked else ():
+                if not self._facts(name, settings).counts_flops:
+                    key = "budget.flops" if limits.flops is None else f"budget.{role}.flops"
+                    raise NeedsError(
+                        f"{key} cannot be held: {name!r} ({role}) is behind an endpoint and its "
+                        "FLOPs are unknown. Limit budget.queries, budget.tokens or budget.cost, "
+                        "or a local role alone (budget.ROLE.flops), or state "
+                        f"models.NAME.active_params to count two per parameter and token"
+                    )
 
     def _judge(self, name: str, settings: Settings) -> str:
         check_judge(name)

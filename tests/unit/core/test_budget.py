@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from adversariallm.core.budget import Budget, Ledgers, Limits, Meter, Usage
-from adversariallm.core.errors import BudgetExceededError
+from adversariallm.core.budget import Budget, Ledgers, Limits, Meter, Usage, known_sum
+from adversariallm.core.errors import BudgetExceededError, NeedsError
 
 
 class Clock:
@@ -127,3 +129,30 @@ def test_unknown_roles_and_phases_are_refused() -> None:
         meter.charge("target", Usage())
     with pytest.raises(ValueError, match="phase 'optimise'"), meter.phase("optimise"):  # type: ignore[arg-type]
         pass
+
+
+def test_what_is_unknown_stays_unknown_in_sums_and_files() -> None:
+    local, remote = Usage(queries=1, flops=10, flops_2n=8), Usage(queries=1, flops=None)
+    total = local + remote
+    assert (total.queries, total.flops, total.flops_2n) == (2, None, 8)
+    assert sum([local, local], Usage()).flops == 20
+    assert remote.to_dict() == {"queries": 1, "flops": None}
+    assert Usage.from_dict(json.loads(json.dumps(total.to_dict()))) == total
+    ledgers = Ledgers({"optimization": {"attacker": remote, "model": local}})
+    assert ledgers.total("optimization").flops is None
+    assert ledgers.total("optimization", role="model").flops == 10
+    assert known_sum(1, 2) == 3 and known_sum(1, None) is None
+
+
+def test_a_limit_on_flops_that_nobody_counts_is_an_error_never_passed_over() -> None:
+    meter = Meter(Budget(flops=100, model=Limits(flops=50)), clock=Clock())
+    meter.charge("attacker", Usage(queries=1, flops=None))
+    with pytest.raises(NeedsError, match=r"budget.flops=100 cannot be held"):
+        meter.check("model")
+    one_role = Meter(Budget(model=Limits(flops=50)), clock=Clock())
+    one_role.charge("attacker", Usage(queries=1, flops=None))
+    one_role.charge("model", Usage(queries=1, flops=49))
+    one_role.check("model")
+    one_role.charge("model", Usage(queries=1, flops=1))
+    with pytest.raises(BudgetExceededError):
+        one_role.check("model")

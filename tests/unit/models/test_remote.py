@@ -100,6 +100,20 @@ def test_usage_and_cost_are_reported() -> None:
     assert model.observed() == {"served": ["m-2026"]}
 
 
+def test_flops_are_unknown_unless_the_user_states_the_parameters(tmp_path: Path) -> None:
+    answer = ChatReply(
+        choices=(ChatChoice(text="b"),), usage=Usage(input_tokens=100, output_tokens=10)
+    )
+    model = remote(Driver(answer, answer))
+    model.replies = ReplyCache(tmp_path)
+    (reply,) = model.generate([ASK], GREEDY, [RNG])
+    assert (reply.usage.flops, reply.usage.flops_2n) == (None, None)
+    model.active_params = 7e9  # the same answer, from the cache
+    (reply,) = model.generate([ASK], GREEDY, [RNG])
+    assert reply.usage.flops == reply.usage.flops_2n == 2 * 7_000_000_000 * 110
+    assert reply.raw["flops_basis"] == "active_params"
+
+
 @pytest.mark.parametrize(
     ("status", "reason", "code"),
     [

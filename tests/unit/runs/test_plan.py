@@ -74,7 +74,12 @@ def items(count: int, *, target: str | None = "Sure") -> tuple[Behavior, ...]:
 
 
 def sources(
-    count: int = 4, *, gives: Needs | None = None, target: str | None = "Sure", done: Any = ()
+    count: int = 4,
+    *,
+    gives: Needs | None = None,
+    target: str | None = "Sure",
+    done: Any = (),
+    uncounted: tuple[str, ...] = (),
 ) -> Sources:
     def data(name: str, options: Mapping[str, Any]) -> Dataset:
         info = DatasetInfo(name, "", "", "MIT", "harmfulness", True, count)
@@ -86,7 +91,9 @@ def sources(
 
     return Sources(
         model=lambda name, options: ModelFacts(
-            {"weights": name, **options}, Needs.white_box() if gives is None else gives
+            {"weights": name, **options},
+            Needs.white_box() if gives is None else gives,
+            counts_flops=name not in uncounted,
         ),
         dataset=data,
         judge=lambda name, options: f"fingerprint of {name}",
@@ -340,3 +347,30 @@ def test_runs_that_need_the_same_things_stand_together() -> None:
 def test_every_run_of_a_large_sweep_has_its_own_id() -> None:
     found = planned("seed=range(20)", where=sources(100))
     assert len({r.run_id for r in found.todo}) == len(found.todo) == 2000
+
+
+@pytest.mark.parametrize(
+    ("words", "uncounted", "said"),
+    [
+        (["budget.flops=1e12"], ("m",), "budget.flops cannot be held: 'm' (model)"),
+        (["budget.model.flops=1e12"], ("m",), "budget.model.flops cannot be held"),
+        (
+            ["budget.flops=1e12", "attack=chatty", "helpers.attacker=h"],
+            ("h",),
+            "budget.flops cannot be held: 'h' (attacker)",
+        ),
+        (["budget.flops=1e12"], (), None),
+        (["budget.queries=9"], ("m",), None),
+        (["budget.model.flops=1e12", "attack=chatty", "helpers.attacker=h"], ("h",), None),
+    ],
+)
+def test_a_limit_on_flops_that_nobody_counts_is_refused(
+    words: list[str], uncounted: tuple[str, ...], said: str | None
+) -> None:
+    where = sources(uncounted=uncounted)
+    if said is None:
+        assert planned(*words, where=where).todo
+        return
+    with pytest.raises(NeedsError) as refused:
+        planned(*words, where=where)
+    assert said in str(refused.value) and "budget.queries" in str(refused.value)
