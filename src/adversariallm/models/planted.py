@@ -227,7 +227,8 @@ class PlantedModel:
             per_token.append(nll)
             matches.append(bool((logits.argmax(-1) == ids).all()))
             new = rows.shape[0] - shared + len(ids) - 1
-            usage = usage + self._cost.usage(new, shared, len(ids))
+            spent.append(self._cost.usage(new, shared, len(ids)))
+        usage = sum(spent, Usage())
         work = Work(usage, executed=usage.flops or 0)
         return Losses(torch.stack(values), tuple(per_token), torch.tensor(matches), work)
 
