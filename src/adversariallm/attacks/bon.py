@@ -44,7 +44,9 @@ INFO = AttackInfo(
 class Config(FrozenConfig):
     """Options; defaults are those of the paper."""
 
-    num_steps: int = Field(10_000, ge=0, description="augmented requests (N)")
+    num_steps: int = Field(
+        10_000, ge=0, description="augmented requests (N)", json_schema_extra={"extends": True}
+    )
     sigma: float = Field(0.4, ge=0, le=1, description="strength of the augmentations")
     word_scrambling: bool = Field(True, description="shuffle inner characters of words")
     random_capitalization: bool = Field(True, description="flip the case of letters")

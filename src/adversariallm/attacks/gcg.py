@@ -51,7 +51,9 @@ RESAMPLES = 4  # tries to find a reachable candidate before a step is given up
 class Config(FrozenConfig):
     """Options; defaults are those of llm-attacks."""
 
-    num_steps: int = Field(500, ge=0, description="optimization steps")
+    num_steps: int = Field(
+        500, ge=0, description="optimization steps", json_schema_extra={"extends": True}
+    )
     search_width: int = Field(512, ge=1, description="candidates per step")
     topk: int = Field(256, ge=1, description="tokens kept per position by gradient")
     n_replace: int = Field(1, ge=1, description="positions changed in a candidate")

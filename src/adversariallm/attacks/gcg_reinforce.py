@@ -64,7 +64,9 @@ RESAMPLES = 4
 class Config(FrozenConfig):
     """Options; defaults are those of the reference code."""
 
-    num_steps: int = Field(500, ge=0, description="optimization steps")
+    num_steps: int = Field(
+        500, ge=0, description="optimization steps", json_schema_extra={"extends": True}
+    )
     search_width: int = Field(512, ge=1, description="candidates per step")
     topk: int = Field(256, ge=1, description="tokens kept per position by gradient")
     initial: str = Field("! " * 19 + "!", description="text of the suffix at the start")

@@ -42,7 +42,9 @@ INFO = AttackInfo(
 class Config(FrozenConfig):
     """Options; defaults are those of the toolbox paper."""
 
-    num_steps: int = Field(100, ge=0, description="optimization steps")
+    num_steps: int = Field(
+        100, ge=0, description="optimization steps", json_schema_extra={"extends": True}
+    )
     num_candidates: int = Field(8, ge=1, description="neighbors tried per step")
     radius: int = Field(1, ge=1, description="at most so many positions change")
     initial: str = Field("x " * 19 + "x", description="text of the slot at the start")

@@ -119,7 +119,10 @@ class Claim:
         self._lease.check()
 
     def publish(
-        self, document: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None
+        self,
+        document: Mapping[str, Any],
+        tensors: Mapping[str, Tensor] | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> bool:
         """Publish the run by renaming its complete directory, and remove its work.
 
@@ -127,6 +130,7 @@ class Claim:
             document: Header fields (`config`, ...) and `runs`: mappings with `steps`, mappings
                 each. `schema_version`, `run_id` and parts of `execution` are filled in.
             tensors: Named tensors for `tensors.safetensors`.
+            files: Further files of the run's directory, by name.
 
         Returns:
             False when another generation's result was first; ours is dropped.
@@ -141,7 +145,7 @@ class Claim:
         execution = {**document.get("execution", {}), **attempt}
         whole = {**first, **document, **first, "execution": execution}
         with self._still_there():
-            won = self.store.publish_claimed(self, whole, tensors)
+            won = self.store.publish_claimed(self, whole, tensors, files or {})
         self.finish()
         return won
 

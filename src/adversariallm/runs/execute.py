@@ -19,7 +19,6 @@ from adversariallm.core.rng import Rng
 from adversariallm.core.types import (
     Behavior,
     Candidate,
-    Conversation,
     ModelInput,
     Reply,
     State,
@@ -30,6 +29,7 @@ from adversariallm.models.metered import MeteredModel
 from adversariallm.runs.journal import Entry
 from adversariallm.runs.runlog import RunLog
 from adversariallm.runs.schedule import scheduled
+from adversariallm.runs.stored import stored_input
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +46,10 @@ class StopJudge(Protocol):
         self, behavior: Behavior, step: StepRecord, meter: Meter
     ) -> Sequence[float | None]:
         """One score per completion of the step; what it costs is charged to `meter`."""
+
+
+Search = Callable[[Task, Context], Generator[Candidate]]
+"""What yields candidates: an attack's own search, or the inputs of a stored run."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +74,24 @@ class Resources:
     Attributes:
         models: the models that are evaluated, defended where the run asks for it.
         attacked: what the search sees, where that differs (an unaware attacker).
+        bare: the models without their defenses, for what they would have said; empty without any.
         helpers: further models by role.
         judge: rewards inside the loop; makes a judge that charges the meter it is given.
         stop: the judge of the stopping rule.
         assets: texts by others, by id.
         provenance: versions, device, determinism switches, asset hashes; stored with the run.
+        search: takes the place of the attack's own, where stored inputs are sent again.
     """
 
     models: tuple[ChatModel, ...]
     attacked: tuple[ChatModel, ...] = ()
+    bare: tuple[ChatModel, ...] = ()
     helpers: Mapping[str, ChatModel] = field(default_factory=dict)
     judge: Callable[[Meter], RewardJudge] | None = None
     stop: StopJudge | None = None
     assets: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    search: Search | None = None
 
 
 def execute(
@@ -127,7 +135,10 @@ class _Run:
         self.on_event = on_event
         module = ATTACKS.load(self.spec.attack.name)
         self.info: AttackInfo = module.INFO
-        self.attack = module.Attack(module.Config(**self.spec.attack.options))
+        if resources.search is None:
+            self.search = module.Attack(module.Config(**self.spec.attack.options)).search
+        else:
+            self.search, self.info = resources.search, _only_sending(self.info)
         fit, evaluated = task.behaviors()
         self.task = Task(fit, evaluated)
         attacked = resources.attacked or resources.models
@@ -138,6 +149,8 @@ class _Run:
         )
         self.models = [MeteredModel(m, self.meter, role="model") for m in resources.models]
         self.attacked = [MeteredModel(m, self.meter, role="model") for m in attacked]
+        self.bare = [MeteredModel(m, self.meter, role="model") for m in resources.bare]
+        self.unaware = bool(resources.bare) and self.spec.knowledge == "unaware"
         # one lane per model and evaluated behavior, in the order of Candidate.inputs
         self.lanes = [(m, b) for m in self.models for b in self.task.evaluated]
         self.steps: list[list[StepRecord]] = []
@@ -147,6 +160,7 @@ class _Run:
         self.remainder = Ledgers()
         self.status = ""
         self.state: State | None = None
+        self._decided = False
         self._noted: dict[str, Any] = {}
 
     def run(self) -> tuple[RunDocument, dict[str, torch.Tensor]]:
@@ -179,9 +193,12 @@ class _Run:
         tensors = entry.tensors()
         lanes = [StepRecord.model_validate(r) for r in entry.record["lanes"]]
         self.steps.append(lanes)
-        self.inputs.append([_stored_input(r, i, tensors) for i, r in enumerate(lanes)])
+        self.inputs.append(
+            [stored_input(r, tensors.get(f"input.{i}")) for i, r in enumerate(lanes)]
+        )
         held = {k.removeprefix("state."): t for k, t in tensors.items() if k.startswith("state.")}
         self.state = State(entry.record["state"], held, step=len(self.steps) - 1)
+        self._decided = entry.record.get("decided", False)
         ledgers = Ledgers.from_dict(entry.record["setup"])
         self.setup = self.setup + ledgers
         for lane in lanes:
@@ -219,7 +236,10 @@ class _Run:
         helpers = {
             role: MeteredModel(model, self.meter, role=role)
             for role, model in self.resources.helpers.items()
+            if role in self.info.helpers
         }
+        for model in self.models:
+            model.charge_preparation()
         ctx = Context(
             models=cast("Any", tuple(self.attacked)),
             rng=self.rng.child("search"),
@@ -231,9 +251,10 @@ class _Run:
             assets=self.resources.assets,
             state=self.state,
         )
-        search = self.attack.search(self.task, ctx)
+        search = self.search(self.task, ctx)
         try:
-            if self.steps:  # a killed process may have left the rules of its last step undecided
+            if self.steps and not self._decided:
+                # a killed process may have left the rules of its last step undecided
                 self.status = self._stop_reason()
             while not self.status:
                 self.log.heartbeat()
@@ -270,16 +291,17 @@ class _Run:
                 f"attack {self.info.name!r} yielded {len(candidate.inputs)} inputs at step "
                 f"{number}; expected {len(self.lanes)}, one per model and evaluated behavior"
             )
+        reply = None if self.unaware else self._in_loop(number, candidate)
         ledgers = self.meter.take()
         setup, rest = _split_setup(ledgers)
         lanes = [self._lane(number, i, candidate) for i in range(len(self.lanes))]
         # the search's cost belongs to the whole step: it is booked on the first lane
         _add_ledgers(lanes[0], rest)
         lanes[0].time_taken = ledgers.seconds.get("optimization", 0.0)
-        if candidate.reply is not None:
+        if reply is not None:
             # its cost was booked as optimization when the loop obtained it
-            lanes[0].model_completions.append(candidate.reply.text)
-            lanes[0].completions.append(_completion(0, candidate.reply, in_loop=True))
+            lanes[0].model_completions.append(reply.text)
+            lanes[0].completions.append(_completion(0, reply, in_loop=True))
         self.setup = self.setup + setup
         self.steps.append(lanes)
         self.inputs.append(list(candidate.inputs))
@@ -305,7 +327,7 @@ class _Run:
 
     def _lane(self, number: int, i: int, candidate: Candidate) -> StepRecord:
         """The record of what is sent to one lane; ids that its text does not give are flagged."""
-        model, _ = self.lanes[i]
+        model = self._seen(i)
         given = candidate.inputs[i]
         flags = list(candidate.flags)
         ids = given.ids
@@ -329,6 +351,10 @@ class _Run:
             flags=flags,
             note={**candidate.note, **({"log": self._noted} if self._noted and i == 0 else {})},
         )
+
+    def _seen(self, lane: int) -> MeteredModel:
+        """The model as the attacker of a lane sees it: its tokenizer made the ids."""
+        return self.attacked[lane // len(self.task.evaluated)]
 
     def _stop_reason(self) -> str:
         """Apply the stopping rules to the last step, sampling it first where a rule reads that."""
@@ -387,7 +413,7 @@ class _Run:
         """Loss of each step: the mean over lanes, None where any is missing."""
         out: list[float | None] = []
         for lanes in self.steps:
-            known = [r.loss for r in lanes if r.loss is not None]
+            known = [x for r in lanes if (x := steering_loss(r.loss, r.note)) is not None]
             out.append(sum(known) / len(known) if len(known) == len(lanes) else None)
         return out
 
@@ -408,17 +434,62 @@ class _Run:
             if not rows:
                 continue
             self.meter.start_clock()
+            inputs = [self._input(step, lane) for step, lane, _ in rows]
             with self.meter.phase("sampling"):
                 replies = model.generate(
-                    [self._input(step, lane) for step, lane, _ in rows],
-                    self.spec.generation,
-                    [self._completion_rng(*row) for row in rows],
+                    inputs, self.spec.generation, [self._completion_rng(*row) for row in rows]
                 )
+            replies, raw = self._undefended(rows, inputs, replies)
             seconds = self.meter.take().seconds.get("sampling", 0.0) / len(rows)
-            for row, reply in zip(rows, replies, strict=True):
-                self._keep(*row, reply, seconds)
+            for row, reply, usage in zip(rows, replies, raw, strict=True):
+                self._keep(*row, reply, seconds, usage)
                 if counted:
                     self.meter.count("model", reply.usage)
+
+    def _in_loop(self, number: int, candidate: Candidate) -> Reply | None:
+        """The answer that the loop obtained; an unaware attacker's is none of the defended model's.
+
+        What the bare model says to the same input is asked beside it.
+        """
+        reply = candidate.reply
+        if reply is None or not self._lacks_undefended(candidate.inputs[0], reply):
+            return reply
+        return self._undefended([(number, 0, 0)], [candidate.inputs[0]], [reply])[0][0]
+
+    def _undefended(
+        self,
+        rows: Sequence[tuple[int, int, int]],
+        inputs: Sequence[ModelInput],
+        replies: Sequence[Reply],
+    ) -> tuple[list[Reply], list[Usage]]:
+        """The replies with what the bare model says to the same input, and what asking it cost.
+
+        It is asked where the defense did not learn it on its way, in the stream of the completion,
+        so that its answer is that of an undefended run. Nobody's budget pays for it.
+        """
+        out, spent = list(replies), [Usage()] * len(replies)
+        asked = [k for k, r in enumerate(replies) if self._lacks_undefended(inputs[k], r)]
+        if asked:
+            bare = self.bare[rows[0][1] // len(self.task.evaluated)]
+            with self.meter.phase("diagnosis"):
+                found = bare.generate(
+                    [self._bare_input(inputs[k]) for k in asked],
+                    self.spec.generation,
+                    [self._completion_rng(*rows[k]) for k in asked],
+                )
+            for k, reply in zip(asked, found, strict=True):
+                out[k] = replace(out[k], undefended=reply.text if reply.error is None else None)
+                spent[k] = reply.usage
+        return out, spent
+
+    def _lacks_undefended(self, given: ModelInput, reply: Reply) -> bool:
+        """Embeddings found through a defense hold what it adds: no bare model can be asked them."""
+        usable = self.unaware or given.embeddings is None
+        return bool(self.bare) and reply.undefended is None and usable
+
+    def _bare_input(self, given: ModelInput) -> ModelInput:
+        """The input without its ids where a defense shaped them."""
+        return given if self.unaware or given.ids is None else replace(given, ids=None)
 
     def _input(self, step: int, lane: int) -> ModelInput:
         """What is sent: the recorded ids, so that completions belong to exactly the record."""
@@ -433,9 +504,13 @@ class _Run:
         key = behavior.conversation.key
         return self.rng.child("model", "completion", step, key, model_index, sample)
 
-    def _keep(self, step: int, lane: int, sample: int, reply: Reply, seconds: float) -> None:
+    def _keep(
+        self, step: int, lane: int, sample: int, reply: Reply, seconds: float, raw: Usage
+    ) -> None:
         completion = _completion(sample, reply)
         ledgers = _reply_ledgers(reply, seconds)
+        if raw != Usage():
+            ledgers = ledgers + Ledgers({"diagnosis": {"model": raw}})
         entry = {
             "step": step,
             "lane": lane,
@@ -492,6 +567,19 @@ class _Run:
             for i, given in enumerate(inputs)
             if given.embeddings is not None
         }
+
+
+def steering_loss(loss: float | None, note: Mapping[str, Any]) -> float | None:
+    """The loss that schedules go by: of inputs that are sent again, the one they were made with."""
+    made_with: float | None = note.get("source", {}).get("loss")
+    return made_with if loss is None else loss
+
+
+def _only_sending(info: AttackInfo) -> AttackInfo:
+    """The attack's row where its stored inputs are sent and nothing is searched."""
+    return replace(
+        info, needs=Needs.TEXT, helpers={}, helper_needs={}, target="unused", judge=False
+    )
 
 
 def check_needs(
@@ -575,15 +663,3 @@ def _add_ledgers(record: StepRecord, ledgers: Ledgers) -> None:
         seconds[phase] = seconds.get(phase, 0.0) + value
     executed = record.execution.get("executed_flops", 0) + sum(ledgers.executed.values())
     record.execution["executed_flops"] = executed
-
-
-def _stored_input(record: StepRecord, lane: int, tensors: Mapping[str, Any]) -> ModelInput:
-    if record.model_input is None:
-        return ModelInput(embeddings=tensors[f"input.{lane}"])
-    ids = record.model_input_tokens
-    messages = record.model_input[:-1] if record.prefill else record.model_input
-    return ModelInput(
-        conversation=Conversation.from_dicts(messages),
-        ids=None if ids is None else tuple(ids),
-        prefill=record.prefill,
-    )

@@ -18,11 +18,16 @@ INERT: dict[str, Any] = {"inert": True}
 
 
 class PluginSpec(FrozenConfig):
-    """An attack or defense with its version and resolved options (semantic values only)."""
+    """An attack or defense with its version and resolved options (semantic values only).
+
+    Attributes:
+        supplies: what a defense uses besides models: fingerprints of judges, content of data sets.
+    """
 
     name: str
     version: int
     options: dict[str, Any] = {}
+    supplies: dict[str, dict[str, Any]] = Field({}, json_schema_extra={"since": "1.0"})
 
 
 class ModelSpec(FrozenConfig):
@@ -90,12 +95,27 @@ class Amounts(FrozenConfig):
     )
 
 
+class Parent(FrozenConfig):
+    """The stored run that another run starts from.
+
+    Attributes:
+        run_id: which.
+        kind: `inputs`: its stored inputs are sent again, to this run's model and with this run's
+            decoding, and nothing is searched. `extend`: the search goes on behind its last step.
+        made_for: the models, and the defense, that its inputs were made for.
+    """
+
+    run_id: str
+    kind: Literal["inputs", "extend"]
+    made_for: str = Field("", json_schema_extra=INERT)
+
+
 class RunSpec(FrozenConfig):
     """An attack fitted on a set of behaviors and models, evaluated on a set of behaviors."""
 
     attack: PluginSpec
     models: tuple[ModelSpec, ...]
-    defense: tuple[PluginSpec, ...] = ()
+    defense: tuple[PluginSpec, ...] = Field((), description="in the order a question meets them")
     knowledge: Literal["unaware", "black_box", "adaptive"] = Field(
         "unaware",
         description="what the attacker sees of the defense",
@@ -110,7 +130,15 @@ class RunSpec(FrozenConfig):
     helpers: dict[str, ModelSpec] = {}
     judge: PluginSpec | None = Field(None, description="the judge that gives rewards in the loop")
     assets: dict[str, str] = Field({}, description="asset id -> sha256")
+    parent: Parent | None = Field(
+        None, description="the run that this one starts from", json_schema_extra={"since": "1.0"}
+    )
     amounts: Amounts = Field(Amounts(), json_schema_extra=INERT)
+    protocol: str | None = Field(
+        None,
+        description="published protocol that filled in what was not typed",
+        json_schema_extra=INERT,
+    )
     overrides: tuple[str, ...] = Field((), json_schema_extra=INERT, description="as typed")
 
     def semantic(self) -> dict[str, Any]:
@@ -130,7 +158,11 @@ class RunSpec(FrozenConfig):
         who = "+".join(m.name for m in self.models)
         what = ",".join(self.fit.ids[:2]) + (",..." if len(self.fit.ids) > 2 else "")
         shield = "".join(f" behind {d.name}" for d in self.defense)
-        return f"{self.attack.name} on {who}{shield}: {self.fit.dataset}[{what}] seed {self.seed}"
+        text = f"{self.attack.name} on {who}{shield}: {self.fit.dataset}[{what}] seed {self.seed}"
+        if self.parent is None:
+            return text
+        how = {"inputs": "inputs of", "extend": "going on from"}[self.parent.kind]
+        return f"{text}, {how} {self.parent.run_id[:8]}"
 
 
 class RunTask(FrozenConfig):

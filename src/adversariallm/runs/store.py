@@ -371,21 +371,33 @@ class Store:
 
     # Publishing
 
-    def publish_claimed(self, claim: Claim, document: Mapping[str, Any], tensors: Any) -> bool:
+    def publish_claimed(
+        self,
+        claim: Claim,
+        document: Mapping[str, Any],
+        tensors: Any,
+        files: Mapping[str, bytes],
+    ) -> bool:
         """Move a complete document into place, for `Claim.publish`; False when second."""
         final = self.run_dir(claim.run_id)
         staged = claim.work / f"publish.{claim.generation:06d}.{uuid.uuid4().hex}"
         try:
             with explained("publish a run", final):
                 staged.mkdir()
-                self._stage(staged, document, tensors)
+                self._stage(staged, document, tensors, files)
                 final.parent.mkdir(parents=True, exist_ok=True)
                 claim.check()
                 return rename_directory(staged, final, self.durable)
         finally:
             shutil.rmtree(staged, ignore_errors=True)
 
-    def _stage(self, staged: Path, document: Mapping[str, Any], tensors: Any) -> None:
+    def _stage(
+        self,
+        staged: Path,
+        document: Mapping[str, Any],
+        tensors: Any,
+        files: Mapping[str, bytes],
+    ) -> None:
         header, body = doc.encode_document(document)
         if self.compression == "zstd":
             write_file(staged / doc.COMPRESSED, doc.compress(header, body), self.durable)
@@ -396,6 +408,8 @@ class Store:
 
             whole = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
             write_file(staged / TENSORS, save(whole), self.durable)
+        for name, data in files.items():
+            write_file(staged / safe_name(name), data, self.durable)
         if self.durable:
             fsync_dir(staged)
 

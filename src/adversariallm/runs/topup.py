@@ -6,15 +6,17 @@ repeated and sample k is the same whether it was asked for at first or later.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adversariallm.core.budget import Ledgers
-from adversariallm.runs.execute import Event, Resources, execute
+from adversariallm.core.errors import LostLeaseError
+from adversariallm.runs.execute import Event, Resources, execute, steering_loss
 from adversariallm.runs.journal import Entry, Resumed
-from adversariallm.runs.runlog import MemoryEntry
 from adversariallm.runs.schedule import scheduled
 from adversariallm.runs.spec import Amounts
+from adversariallm.runs.stored import end_of, entries_of
 
 if TYPE_CHECKING:
     import torch
@@ -24,21 +26,32 @@ if TYPE_CHECKING:
     from adversariallm.runs.store import Store
 
 
+PASS = "topup"
+"""The name under which a run is claimed while completions are added to it."""
+
+
 def lacking(store: Store, task: RunTask) -> bool:
     """Whether a published run has fewer completions than the task asks for."""
-    run_id = task.spec.run_id
-    stored = store.header(run_id).get("resolved", {}).get("amounts", {})
-    wanted = task.spec.amounts
-    if all(stored.get(k) == getattr(wanted, k) for k in ("num_return_sequences", "completions")):
+    run_id, wanted = task.spec.run_id, task.spec.amounts
+    headers = [store.header(run_id).get("resolved", {}), *(t.header for t in store.top_ups(run_id))]
+    if any(_covers(header.get("amounts", {}), wanted) for header in headers):
         return False
     return _missing(store.read(run_id), wanted)
+
+
+def _covers(stored: Mapping[str, Any], wanted: Amounts) -> bool:
+    """Whether amounts that were reached are enough; spares reading thousands of whole runs."""
+    schedules = (wanted.completions, "all")
+    enough = stored.get("num_return_sequences", 0) >= wanted.num_return_sequences
+    return wanted.completions == "none" or (enough and stored.get("completions") in schedules)
 
 
 def _missing(document: Mapping[str, Any], wanted: Amounts) -> bool:
     lanes = [run["steps"] for run in document["runs"]]
     losses: list[float | None] = []
     for steps in zip(*lanes, strict=True):
-        known = [s["loss"] for s in steps if s.get("loss") is not None]
+        found = [steering_loss(s.get("loss"), s.get("note", {})) for s in steps]
+        known = [loss for loss in found if loss is not None]
         losses.append(sum(known) / len(known) if len(known) == len(steps) else None)
     return any(
         len(steps[number].get("model_completions", ())) < wanted.num_return_sequences
@@ -53,6 +66,7 @@ def top_up(
     resources: Callable[[RunTask], Resources],
     *,
     on_event: Callable[[Event], None] = lambda event: None,
+    retry: bool = True,
 ) -> int:
     """Make what a published run lacks and store it beside the run.
 
@@ -61,25 +75,56 @@ def top_up(
         task: the run with the amounts that are wanted now.
         resources: gives the loaded models; asked only if something is missing.
         on_event: called for progress.
+        retry: try again where this failed before.
 
     Returns:
         The number of completions added; 0 where nothing is missing or another worker is at it.
+
+    Raises:
+        Exception: whatever went wrong; it is kept with the store's failures, the run stays.
     """
     if not lacking(store, task):
         return 0
     run_id = task.spec.run_id
-    claim = store.claim(run_id, {"top_up": True}, task="topup", retry=True)
+    loaded = resources(task)
+    claim = store.claim(run_id, {"top_up": True}, task=PASS, retry=retry)
     if isinstance(claim, str):
         return 0
     with claim:
-        document, parts = store.read(run_id), len(store.top_ups(run_id))
-        log = _TopUpLog(_entries(document, store.tensor_file(run_id)), claim)
-        execute(task, resources(task), log, on_event=on_event)
-        if log.made:
-            header = {"ledgers": _total(log.made).to_dict()}
-            store.top_up(run_id, _rows(log.made), header, after=parts)
+        try:
+            added = _add(store, task, loaded, claim, on_event)
+        except LostLeaseError:
+            raise
+        except Exception as error:
+            claim.fail(f"adding completions: {error}", traceback.format_exc())
+            raise
         claim.finish()
-        return len(log.made)
+        return added
+
+
+def _add(
+    store: Store,
+    task: RunTask,
+    resources: Resources,
+    claim: Claim,
+    on_event: Callable[[Event], None],
+) -> int:
+    run_id = task.spec.run_id
+    document, parts = store.read(run_id), len(store.top_ups(run_id))
+    stored = [*entries_of(document, store.tensor_file(run_id)), end_of(document)]
+    log = _TopUpLog(stored, claim)
+    execute(task, resources, log, on_event=on_event)
+    if log.made:
+        amounts = task.spec.amounts
+        header = {
+            "ledgers": _total(log.made).to_dict(),
+            "amounts": {
+                "num_return_sequences": amounts.num_return_sequences,
+                "completions": amounts.completions,
+            },
+        }
+        store.top_up(run_id, _rows(log.made), header, after=parts)
+    return len(log.made)
 
 
 class _TopUpLog:
@@ -107,27 +152,6 @@ class _TopUpLog:
 
     def heartbeat(self) -> None:
         self._claim.heartbeat()
-
-
-def _entries(document: Mapping[str, Any], tensor_file: Any) -> list[Entry]:
-    """The journal that an execution of this document would have left."""
-    tensors: dict[str, Any] = {}
-    if tensor_file is not None:
-        from safetensors.torch import load_file
-
-        tensors = load_file(tensor_file)
-    entries: list[Entry] = []
-    for number, steps in enumerate(zip(*(r["steps"] for r in document["runs"]), strict=True)):
-        held = {
-            f"input.{lane}": tensors[key]
-            for lane in range(len(steps))
-            if (key := f"step.{number}.{lane}") in tensors
-        }
-        lanes = [{k: v for k, v in step.items() if k != "scores"} for step in steps]
-        record = {"lanes": lanes, "state": {}, "once": [], "setup": {}, "seconds": {}}
-        entries.append(MemoryEntry("step", record, None, held))
-    end = {"status": document["status"], "remainder": document.get("remainder", {})}
-    return [*entries, MemoryEntry("end", end)]
 
 
 def _rows(made: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
