@@ -4,14 +4,14 @@ Binomial intervals are summed over all outcomes; the others are simulated with f
 goal is at least 93.5 % (nominal minus 1.5 points) everywhere; where an interval misses it,
 docs/statistics.md must say so, and does.
 
-    python benchmarks/coverage.py [--repeats 2000] [--json FILE]
+    python benchmarks/coverage.py [--repeats 2000] [--only NAME ...] [--json FILE]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -137,14 +137,23 @@ def whole_curve(n: int, repeats: int) -> float:
     return float(((low[1:] <= won) & (won <= high[:-1])).all(axis=1).mean())
 
 
-def measure(repeats: int) -> Iterator[tuple[str, dict[int, dict[float, float]]]]:
+NAMES = (*EXACT, *SIMULATED, "whole curve")
+
+
+def measure(
+    repeats: int, only: Sequence[str] = NAMES
+) -> Iterator[tuple[str, dict[int, dict[float, float]]]]:
     """Coverage by interval, size and rate; the band has one pseudo-rate."""
-    for name, interval in EXACT.items():
-        yield name, {n: {r: exact(interval, n, r) for r in RATES} for n in SIZES}
-    for name in SIMULATED:
-        times = repeats // 4 if name == "bootstrap" else repeats
-        yield name, {n: {r: simulated(name, n, r, times) for r in RATES} for n in SIZES}
-    yield "whole curve", {n: {0.5: whole_curve(n, 5 * repeats)} for n in SIZES}
+    for name in NAMES:
+        if name not in only:
+            continue
+        if name in EXACT:
+            yield name, {n: {r: exact(EXACT[name], n, r) for r in RATES} for n in SIZES}
+        elif name in SIMULATED:
+            times = repeats // 4 if name == "bootstrap" else repeats
+            yield name, {n: {r: simulated(name, n, r, times) for r in RATES} for n in SIZES}
+        else:
+            yield name, {n: {0.5: whole_curve(n, 5 * repeats)} for n in SIZES}
 
 
 def unexplained(table: dict[str, dict[int, dict[float, float]]], repeats: int) -> list[str]:
@@ -163,11 +172,12 @@ def unexplained(table: dict[str, dict[int, dict[float, float]]], repeats: int) -
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=2000)
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     print(f"estimate: about {options.repeats / 1000 * 1.5:.0f} min on one core")
     table = {}
-    for name, sizes in measure(options.repeats):
+    for name, sizes in measure(options.repeats, options.only):
         table[name] = sizes
         print(f"\n{name}", flush=True)
         print("     n  " + "  ".join(f"{r:>5}" for r in next(iter(sizes.values()))))

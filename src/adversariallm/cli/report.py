@@ -30,7 +30,7 @@ def command(
     ] = None,
     protocol: Annotated[
         str | None,
-        typer.Option(help="Aggregate like harmbench, jailbreakbench, strongreject or bon."),
+        typer.Option(help="Read all runs under this protocol, not only those made under one."),
     ] = None,
     gate: Annotated[
         Path | None, typer.Option(help="YAML rules for CI; exit 1 when one is missed.")
@@ -72,9 +72,8 @@ def command(
         console().print(table.to_rich())
         for flag in raise_flags(documents):
             say(f"flag {flag.name}: {flag.where}: {flag.seen}")
-    if protocol is not None:
-        for line in protocol_lines(documents, protocol):
-            say(line)
+    for line in protocol_lines(documents, protocol):
+        say(line)
     say(f"report: {path}")
     if gate is not None:
         _gate(documents, gate, junit, threshold)

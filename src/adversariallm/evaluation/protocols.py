@@ -65,6 +65,11 @@ class Protocol:
     system_prompts: Mapping[str, SystemText] = field(default_factory=dict)
     unverified: tuple[str, ...] = ()
 
+    def overrides(self) -> list[str]:
+        """The `run` overrides that set what the protocol fixes for every model."""
+        fixed = [f"generation_config.{k}={v:g}" for k, v in self.generation.items()]
+        return [*fixed, f"judge={self.judge}"]
+
     def __str__(self) -> str:
         """What it fixes, in a line."""
         fixed = [f"{k}={v:g}" for k, v in self.generation.items()]

@@ -38,6 +38,7 @@ from adversariallm.evaluation.flags import raise_flags
 from adversariallm.evaluation.trials import Trial, trials_of
 from adversariallm.reporting.charts import Series, curve_chart, rate_chart
 from adversariallm.reporting.details import setting_tables
+from adversariallm.reporting.protocols import protocol_table
 from adversariallm.reporting.safety import safety_utility
 from adversariallm.reporting.summary import summarize
 from adversariallm.reporting.tables import Table
@@ -113,6 +114,7 @@ def render_report(
         num_runs=len(documents),
         num_settings=len(groups),
         table=table,
+        protocols=protocol_table(documents),
         charts=_charts(groups, labels, threshold),
         rates=_rates(table),
         flags=raise_flags(ordered),

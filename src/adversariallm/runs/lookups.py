@@ -35,8 +35,10 @@ def installed(store: Store | None = None) -> Sources:
         store: where finished runs are looked up; None plans as if there were none.
     """
     if store is None or not Path(store.root).exists():
-        return Sources(model_facts, dataset, judge_fingerprint, asset_hash)
-    return Sources(model_facts, dataset, judge_fingerprint, asset_hash, store.status)
+        return Sources(model_facts, dataset, judge_fingerprint, asset_hash, text=asset_text)
+    return Sources(
+        model_facts, dataset, judge_fingerprint, asset_hash, store.status, text=asset_text
+    )
 
 
 def open_store(settings: Settings) -> Store:
@@ -134,5 +136,19 @@ def asset_hash(asset: str) -> str:
 
     try:
         return asset_store().asset(asset).sha256
+    except JudgezooError as error:
+        raise DataError(f"asset {asset!r}: {error}") from None
+
+
+def asset_text(asset: str) -> str:
+    """The text of an asset in the cache.
+
+    Raises:
+        DataError: it is not there; the text has the command that fetches it.
+    """
+    from judgezoo.errors import JudgezooError
+
+    try:
+        return asset_store().text(asset)
     except JudgezooError as error:
         raise DataError(f"asset {asset!r}: {error}") from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
@@ -23,6 +23,9 @@ from adversariallm.runs.settings import (
     nested_model,
     plugin_config,
 )
+
+if TYPE_CHECKING:
+    from adversariallm.evaluation.protocols import Protocol
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ def _origins(request: Request, key: str) -> Iterator[Origin]:
     elif key.startswith("generation_config."):
         for attack in _attacks(request):
             yield _of_generation(request, key, attack)
+    elif key == "judge" and (fixed := _protocol(request)) is not None:
+        yield Origin(key, (fixed.judge,), f"protocol {fixed.name!r}")
     else:
         yield _default(key)
 
@@ -107,6 +112,9 @@ def _of_attack(request: Request, key: str) -> Origin:
 
 def _of_generation(request: Request, key: str, attack: str) -> Origin:
     field = key.split(".")[1]
+    fixed = _protocol(request)
+    if fixed is not None and field in fixed.generation:
+        return Origin(key, fixed.generation[field], f"protocol {fixed.name!r}")
     name = request.values.get("preset")
     found = presets(attack).get(str(name)) if name is not None else None
     if found is not None and field in found.generation_config:
@@ -117,6 +125,14 @@ def _of_generation(request: Request, key: str, attack: str) -> Origin:
         source = f"prescribed by the attack, {module.__file__} (INFO.generation)"
         return Origin(key, module.INFO.generation[field], source, attack)
     return _default(key)
+
+
+def _protocol(request: Request) -> Protocol | None:
+    """The protocol of the command, where it has exactly one."""
+    from adversariallm.evaluation.protocols import protocol_of
+
+    name = request.values.get("protocol")
+    return None if name is None else protocol_of(str(name))
 
 
 def _preset_source(attack: str, name: str) -> str:

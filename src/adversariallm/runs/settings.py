@@ -23,7 +23,7 @@ from adversariallm.runs.launch.options import Launcher
 from adversariallm.runs.overrides import Override, parse, translate_hydra
 from adversariallm.runs.spec import Amounts, Stopping
 
-HELPER_ROLES = tuple(r for r in ROLES if r not in ("model", "defense", "judge"))
+HELPER_ROLES = tuple(r for r in ROLES if r not in ("model", "judge"))
 _Names = tuple[str, ...]
 
 
@@ -53,13 +53,20 @@ class Settings(FrozenConfig):
     judge: _Names = Field(
         ("auto",), description="judges of the stored answers; `auto` by dataset, `none` for none"
     )
-    defense: _Names = Field((), description="name of a defense, [a,b] for a stack, `none`")
+    defense: _Names = Field(
+        (), description="name of a defense, [a,b] for a stack that questions meet in order, `none`"
+    )
     held_out: Any = Field(
         None, description="further items, as idx takes them, that a universal attack is tried on"
     )
     seed: int = Field(0, ge=0, description="seed of the search and of the samples")
     out: str = Field("out", description="directory of the run store")
     preset: str | None = Field(None, description="named options of the attacks")
+    protocol: str | None = Field(
+        None,
+        description="harmbench, jailbreakbench, strongreject or bon: decoding, system prompt and "
+        "judge as published, where not typed",
+    )
     knowledge: Literal["unaware", "black_box", "adaptive"] = Field(
         "unaware", description="what the attacker sees of the defense"
     )
@@ -187,8 +194,11 @@ def read_judging(arguments: Sequence[str]) -> Judging:
     """
     request = read(arguments)
     for key, text in request.typed.items():
-        if key.split(".")[0] not in ("out", "judge", "judges") or key in request.axes:
-            raise ConfigError(f"{text!r}: judging takes out=, judge= and judges.NAME.OPTION=")
+        taken = ("out", "judge", "judges", "launcher", "store")
+        if key.split(".")[0] not in taken or key in request.axes:
+            raise ConfigError(
+                f"{text!r}: judging takes out=, judge=, judges.NAME.OPTION= and launcher.*"
+            )
     names = request.values.get("judge", ())
     names = (names,) if isinstance(names, str) else tuple(names or ())
     if not names:

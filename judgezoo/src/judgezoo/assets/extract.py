@@ -124,13 +124,18 @@ def _subscript(node: ast.expr, key: str, filename: str, symbol: str) -> ast.expr
         return node.elts[int(key)]
     if isinstance(node, ast.Dict):
         for item_key, value in zip(node.keys, node.values, strict=True):
-            if isinstance(item_key, ast.Constant) and str(item_key.value) == key:
+            if item_key is not None and _key_text(item_key) == key:
                 return value
     if isinstance(node, ast.Call):
         for keyword in node.keywords:
             if keyword.arg == key:
                 return keyword.value
     raise AssetError(f"{filename}: no [{key}] in {symbol!r}")
+
+
+def _key_text(node: ast.expr) -> str:
+    """A dictionary key as a symbol names it: the constant itself, or the source of an attribute."""
+    return str(node.value) if isinstance(node, ast.Constant) else ast.unparse(node)
 
 
 def _constant(node: ast.expr, filename: str, symbol: str) -> Any:
