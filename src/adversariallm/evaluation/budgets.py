@@ -179,6 +179,19 @@ def _chance(trial: Trial, step: int, budget: float, axis: Axis) -> tuple[float, 
     return expected_best_of_n(known.tolist(), n), n
 
 
+def unknown_cost(axis: Axis) -> str:
+    """Why a cost is unknown, and what to do."""
+    if axis == "seconds":
+        return (
+            "its seconds are unknown, as it may have shared batches with other runs; compare at "
+            "flops or queries, or run with timing=exclusive in a new out="
+        )
+    return (
+        f"its {axis} are unknown, as a model behind an endpoint took part; compare at queries or "
+        "tokens"
+    )
+
+
 def largest_common_budget(groups: Sequence[Sequence[Trial]], axis: Axis, spend: Spend) -> float:
     """The largest budget up to which every trial's outcome is known.
 
@@ -192,10 +205,7 @@ def largest_common_budget(groups: Sequence[Sequence[Trial]], axis: Axis, spend: 
     for trial in (t for trials in groups for t in trials if len(t.steps)):
         end = float(spent(trial, axis, spend)[-1])
         if math.isnan(end):
-            raise ConfigError(
-                f"run {trial.run_id}: its {axis} are unknown, as a model behind an endpoint took "
-                "part; compare at queries, tokens or seconds"
-            )
+            raise ConfigError(f"run {trial.run_id}: {unknown_cost(axis)}")
         (won if best_so_far(trial)[-1] == 1 else lost).append(end)
     if not won and not lost:
         raise ValueError("no trial has a finished step: there is no common budget")

@@ -17,7 +17,8 @@ from scipy import stats
 
 from adversariallm.core.errors import ConfigError
 from adversariallm.core.rng import Rng
-from adversariallm.evaluation.curves import Axis, Spend, value_at
+from adversariallm.evaluation.budgets import unknown_cost
+from adversariallm.evaluation.curves import Axis, Spend, spent, value_at
 from adversariallm.evaluation.facts import Document, Setting, differences, setting_of
 from adversariallm.evaluation.intervals import Interval, wilson
 from adversariallm.evaluation.success import When, outcomes
@@ -194,6 +195,9 @@ def compare(
     names = _names(a, b, subject)
     pairs, only_a, only_b = _pairs(sides[0], sides[1], when, at)
     if not pairs:
+        for trial in (t for side in sides for t in side if at and len(t.steps)):
+            if at and np.isnan(spent(trial, at.axis, at.spend)).any():
+                raise ConfigError(f"run {trial.run_id}: {unknown_cost(at.axis)}")
         raise ConfigError(
             f"{names[0]} and {names[1]} have no scored behavior in common: nothing can be paired"
         )

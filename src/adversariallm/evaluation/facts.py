@@ -11,6 +11,8 @@ from functools import cache
 from typing import Any, Literal
 
 from adversariallm.core.config import stable_hash
+from adversariallm.core.errors import ConfigError
+from adversariallm.core.plugins import ATTACKS
 
 Document = Mapping[str, Any]
 Semantics = Literal["harm", "compliance", "utility"]
@@ -123,6 +125,30 @@ def _model_names(document: Document) -> list[str]:
 
 def _name(plugin: Any) -> str:
     return str(plugin.get("name", "")) if isinstance(plugin, Mapping) else str(plugin or "")
+
+
+def timing_of(document: Document) -> str:
+    """`exclusive` where nothing else ran meanwhile, else `shared`."""
+    return str(document.get("resolved", {}).get("amounts", {}).get("timing", "shared"))
+
+
+def has_own_seconds(document: Document) -> bool:
+    """Whether the seconds of its search are its own.
+
+    Runs that share batches each book the whole wait, so their seconds say nothing. They do not
+    share with `timing=exclusive`, nor where the worker runs the attack by itself.
+    """
+    attack = _name(document["config"].get("attack"))
+    return timing_of(document) == "exclusive" or _runs_alone(attack)
+
+
+@cache
+def _runs_alone(attack: str) -> bool:
+    """Whether the worker runs such an attack by itself; unknown for attacks not installed here."""
+    try:
+        return bool(ATTACKS.load(attack).INFO.runs_alone)
+    except ConfigError:
+        return False
 
 
 def judges_of(documents: Iterable[Document]) -> list[str]:

@@ -33,6 +33,7 @@ def fake_document(
     queries: int = 10,
     flops: int = 1000,
     seconds: float = 1.0,
+    timing: str = "shared",
 ) -> dict[str, Any]:
     """One joined run document of one behavior.
 
@@ -54,6 +55,7 @@ def fake_document(
         queries: search queries of each step.
         flops: search FLOPs of each step; a completion costs a tenth of it.
         seconds: search seconds of each step.
+        timing: `exclusive` for seconds that count.
     """
     steps = []
     for i, row in enumerate(scores):
@@ -94,7 +96,11 @@ def fake_document(
     return RunDocument(
         run_id=stable_hash(config),
         config=config,
-        resolved={"models": [{"name": model}], "overrides": [f"model={model}", f"attack={attack}"]},
+        resolved={
+            "models": [{"name": model}],
+            "overrides": [f"model={model}", f"attack={attack}"],
+            "amounts": {"timing": timing},
+        },
         ledgers=ledgers,
         runs=[run],
         total_time=run.total_time,

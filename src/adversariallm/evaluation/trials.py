@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adversariallm.evaluation.facts import Document, JudgeView, Metric, judge_view
+from adversariallm.evaluation.facts import Document, JudgeView, Metric, has_own_seconds, judge_view
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -33,7 +33,7 @@ class Trial:
         steps: `[S]` step numbers.
         loss: `[S]`, NaN where there is none.
         search: cumulative `[S]` cost of setup and optimization by `COST_KEYS`, all roles; NaN
-            where unknown (FLOPs of endpoints).
+            where unknown (FLOPs of endpoints, seconds of runs that shared batches).
         sampling: cumulative `[S]` cost of the scored completions.
     """
 
@@ -156,12 +156,13 @@ def _cost(ledgers: Mapping[str, Any], phases: tuple[str, ...]) -> dict[str, floa
 def _search_cost(document: Document) -> dict[int, dict[str, float]]:
     """Optimization cost of each step; a run over several behaviors spends it once for all."""
     costs: dict[int, dict[str, float]] = {}
+    timed = has_own_seconds(document)
     for run in document["runs"]:
         for step in run["steps"]:
             row = costs.setdefault(step["step"], dict.fromkeys(COST_KEYS, 0.0))
             for key, value in _cost(step["ledgers"], ("optimization",)).items():
                 row[key] += value
-            row["seconds"] = max(row["seconds"], float(step["time_taken"]))
+            row["seconds"] = max(row["seconds"], float(step["time_taken"])) if timed else math.nan
     return costs
 
 

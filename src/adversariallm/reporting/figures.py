@@ -29,7 +29,7 @@ AXIS_TITLES: Mapping[Axis, str] = {
     "queries": "queries",
     "flops": "FLOPs",
     "tokens": "tokens",
-    "seconds": "seconds",
+    "seconds": "seconds of search",
 }
 STYLE: dict[Any, Any] = {
     "font.size": 8,

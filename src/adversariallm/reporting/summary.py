@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from adversariallm.core.budget import Ledgers, known_sum
-from adversariallm.core.errors import ConfigError
-from adversariallm.core.plugins import ATTACKS
 from adversariallm.evaluation.facts import (
     METRIC_TITLES,
     Document,
@@ -19,8 +17,10 @@ from adversariallm.evaluation.facts import (
     Setting,
     distinct_labels,
     group_by_setting,
+    has_own_seconds,
     judge_view,
     judges_of,
+    timing_of,
 )
 from adversariallm.evaluation.success import When, rate
 from adversariallm.evaluation.trials import Trial, trials_of
@@ -152,29 +152,12 @@ def _seconds(group: Sequence[Document]) -> float | None:
 
     Runs that share batches each book the whole wait, so their sum says nothing.
     """
-    if all(_timing(d) == "exclusive" for d in group):
+    if all(timing_of(d) == "exclusive" for d in group):
         return sum(float(d.get("total_time", 0.0)) for d in group)
-    if all(_runs_alone(name) for name in {_attack(d) for d in group}):
+    if all(has_own_seconds(d) for d in group):
         steps = [s for d in group for r in d["runs"] for s in r["steps"]]
         return sum(float(s.get("time_taken", 0.0)) for s in steps)
     return None
-
-
-def _timing(document: Document) -> str:
-    return str(document.get("resolved", {}).get("amounts", {}).get("timing", "shared"))
-
-
-def _attack(document: Document) -> str:
-    attack = document["config"].get("attack")
-    return str(attack.get("name", "")) if isinstance(attack, Mapping) else str(attack or "")
-
-
-def _runs_alone(attack: str) -> bool:
-    """Whether the worker runs such an attack by itself; unknown for attacks not installed here."""
-    try:
-        return bool(ATTACKS.load(attack).INFO.runs_alone)
-    except ConfigError:
-        return False
 
 
 def _completions(group: Sequence[Document]) -> int:
@@ -196,7 +179,7 @@ def _notes(documents: Sequence[Document], rows: Sequence[Mapping[str, Any]]) -> 
             "seconds: a dash where runs may have shared batches and each books the whole wait; "
             "run with timing=exclusive in a new out= to measure them"
         )
-    shared = any(_timing(d) != "exclusive" for d in documents)
+    shared = any(timing_of(d) != "exclusive" for d in documents)
     if shared and any(row["seconds"] is not None for row in rows):
         notes.append("seconds of attacks that run alone: search only, unless timing=exclusive")
     views = {row["judge"]: row["threshold"] for row in rows if row["judge"]}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from adversariallm.core.budget import Ledgers
-from adversariallm.evaluation.facts import Document, judge_view, setting_of
+from adversariallm.evaluation.facts import Document, judge_view, setting_of, timing_of
 
 Row = dict[str, Any]
 
@@ -44,6 +44,7 @@ def run_rows(documents: Iterable[Document]) -> Iterator[Row]:
             "behaviors": len(document["runs"]),
             "steps": max((len(r["steps"]) for r in document["runs"]), default=0),
             "total_time": document.get("total_time", 0.0),
+            "timing": timing_of(document),
         }
         ledgers = Ledgers.from_dict(document.get("ledgers", {}))
         for phase in ("setup", "optimization", "sampling", "diagnosis", "judging"):
