@@ -228,7 +228,8 @@ class Meter:
         self.once_keys |= once_keys
         for phase in LIMITED_PHASES:
             for role, used in done.usage.get(phase, {}).items():
-                self._counted[role] = self._counted.get(role, Usage()) + used
+                if not _preparation(phase, role):
+                    self._counted[role] = self._counted.get(role, Usage()) + used
             self._counted_seconds += done.seconds.get(phase, 0.0)
 
     @contextmanager
@@ -270,7 +271,7 @@ class Meter:
             self._step = self._step + Ledgers(
                 {self.current: {role: usage}}, {}, {self.current: executed}
             )
-        if self.current in LIMITED_PHASES:
+        if self.current in LIMITED_PHASES and not _preparation(self.current, role):
             self.count(role, usage)
 
     def count(self, role: str, usage: Usage) -> None:
@@ -324,3 +325,8 @@ class Meter:
             step, self._step = self._step, Ledgers()
             self._done = self._done + step
             return step
+
+
+def _preparation(phase: str, role: str) -> bool:
+    """Whether it is a defense's set-up, which no attacker pays for."""
+    return phase == "setup" and role == "defense"

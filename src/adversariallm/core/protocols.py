@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from adversariallm.core.budget import Meter, Phase, Usage
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.rng import Rng
-from adversariallm.core.types import Candidate, Conversation, ModelInput, Reply, State, Task
+from adversariallm.core.types import (
+    Behavior,
+    Candidate,
+    Conversation,
+    ModelInput,
+    Reply,
+    State,
+    Task,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -110,12 +118,14 @@ class Work:
         shared: useful work of prefilling the shared prefix, charged once per run.
         shared_key: names that prefix (a hash of its ids); None where nothing is shared.
         executed: floating-point operations the machine really did.
+        rows: useful work of each input alone; they sum to `usage`. Empty where not told apart.
     """
 
     usage: Usage = Usage()
     shared: Usage = Usage()
     shared_key: str | None = None
     executed: int = 0
+    rows: tuple[Usage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -396,7 +406,11 @@ class DefenseInfo:
 
     Attributes:
         passes: what of the model still reaches an adaptive attacker.
+        rewrites: whether it changes what the model reads, so that embeddings made without it would
+            not pass through it.
         helpers: roles of further models it needs.
+        helper_needs: what a helper must give beyond text, by role.
+        quick: options of a run that takes seconds; contract tests use them.
     """
 
     name: str
@@ -405,9 +419,99 @@ class DefenseInfo:
     reference_code: str | None
     passes: Needs
     version: int = 1
+    rewrites: bool = False
     helpers: Mapping[str, str] = field(default_factory=dict)
+    helper_needs: Mapping[str, Needs] = field(default_factory=dict)
     assets: tuple[str, ...] = ()
     deviations: tuple[str, ...] = ()
+    quick: Mapping[str, Any] = field(default_factory=dict)
+
+    def supplies(self, config: Any) -> Wanted:
+        """All that it needs with these options.
+
+        A `Config` whose options decide has a method `wanted`, whose answer is added.
+        """
+        fixed = Wanted(helpers=self.helpers, helper_needs=self.helper_needs, assets=self.assets)
+        chosen = getattr(config, "wanted", None)
+        return fixed if chosen is None else fixed + chosen()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a defense needs besides the model.
+
+    Attributes:
+        model: what it asks of the bare model.
+        inside: what it asks of what stands right inside it: the bare model, or another defense.
+        helpers: roles of further models, with a line on each.
+        helper_needs: what a helper must give beyond text, by role.
+        judges: names of judges.
+        datasets: data sets by name, with the options to load them with.
+        assets: ids of texts by others.
+    """
+
+    model: Needs = Needs.TEXT
+    inside: Needs = Needs.TEXT
+    helpers: Mapping[str, str] = field(default_factory=dict)
+    helper_needs: Mapping[str, Needs] = field(default_factory=dict)
+    judges: tuple[str, ...] = ()
+    datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    assets: tuple[str, ...] = ()
+
+    def __add__(self, other: Wanted) -> Wanted:
+        """Both."""
+        return Wanted(
+            model=self.model | other.model,
+            inside=self.inside | other.inside,
+            helpers={**self.helpers, **other.helpers},
+            helper_needs={**self.helper_needs, **other.helper_needs},
+            judges=(*self.judges, *other.judges),
+            datasets={**self.datasets, **other.datasets},
+            assets=(*self.assets, *other.assets),
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a judge says of one conversation.
+
+    Attributes:
+        score: in [0, 1], higher is worse; None where it could not be scored.
+        error: why not.
+        usage: useful work of judging this conversation.
+    """
+
+    score: float | None
+    error: str | None = None
+    usage: Usage = Usage()
+
+
+class SafetyJudge(Protocol):
+    """A judge inside a defense."""
+
+    @property
+    def threshold(self) -> float:
+        """Score from which the judge's authors call a conversation harmful."""
+
+    def verdicts(self, conversations: Sequence[Conversation]) -> list[Verdict]:
+        """One verdict per conversation; row i depends on conversation i alone."""
+
+
+@dataclass(frozen=True)
+class Supplies:
+    """What a defense is given besides the model and its options; see `Wanted`.
+
+    Attributes:
+        helpers: further models by role.
+        judges: judges by name.
+        datasets: behaviors by the name of their data set.
+        assets: texts by others, by id.
+    """
+
+    helpers: Mapping[str, ChatModel] = field(default_factory=dict)
+    judges: Mapping[str, SafetyJudge] = field(default_factory=dict)
+    datasets: Mapping[str, Sequence[Behavior]] = field(default_factory=dict)
+    assets: Mapping[str, str] = field(default_factory=dict)
 
 
 __all__ = [
@@ -424,7 +528,11 @@ __all__ = [
     "Needs",
     "Objective",
     "RewardJudge",
+    "SafetyJudge",
     "SteerableModel",
+    "Supplies",
+    "Verdict",
+    "Wanted",
     "WhiteBoxModel",
     "Work",
 ]

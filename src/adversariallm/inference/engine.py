@@ -302,10 +302,9 @@ class Engine:
 
     def _work(self, prefix: Prefix, items: Sequence[Item], executed: int) -> Work:
         cached = len(prefix)
-        total = Usage()
-        for item in items:
-            total = total + self.arch.usage(item.length, cached, item.count)
-        return Work(total, prefix.usage, prefix.key if cached else None, executed)
+        rows = tuple(self.arch.usage(item.length, cached, item.count) for item in items)
+        total = sum(rows, Usage())
+        return Work(total, prefix.usage, prefix.key if cached else None, executed, rows)
 
 
 def _item(

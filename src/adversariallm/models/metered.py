@@ -80,6 +80,13 @@ class MeteredModel:
             self._meter.charge("defense", defense)
         return replies
 
+    def charge_preparation(self) -> None:
+        """Book what making the model's defenses cost, once per run, as their set-up."""
+        spent: Usage = getattr(self._model, "preparation", Usage())
+        if spent != Usage() and self._meter.first(f"preparation:{self._model.name}"):
+            with self._meter.phase("setup"):
+                self._meter.charge("defense", spent)
+
     @property
     def chat(self) -> ChatTokenizer:
         """Template and tokenizer of the model; encoding costs nothing."""

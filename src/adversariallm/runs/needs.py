@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adversariallm.core.plugins import ATTACKS, DATASETS, DEFENSES
+from adversariallm.core.protocols import Wanted
 from adversariallm.runs.judge_model import PREFIX
 from adversariallm.runs.presets import preset
 from adversariallm.runs.settings import Settings, configure, read
@@ -49,11 +50,20 @@ def _assets(settings: Settings) -> list[str]:
         chosen = preset(name, settings.preset)
         options = {**(chosen.options if chosen else {}), **settings.attacks.get(name, {})}
         found += ATTACKS.load(name).INFO.assets_of(configure("attacks", name, options))
-    for name in settings.defense:
-        found += DEFENSES.load(name).INFO.assets
-    for name in _judges(settings):
+    shields = [_wanted(settings, name) for name in settings.defense]
+    for wanted in shields:
+        found += wanted.assets
+        found += [a for name in wanted.datasets for a in DATASETS.load(name).INFO.assets]
+    for name in [*_judges(settings), *(n for wanted in shields for n in wanted.judges)]:
         found += judge_class(name).info.assets
     return found
+
+
+def _wanted(settings: Settings, defense: str) -> Wanted:
+    name = DEFENSES.resolve(defense)
+    config = configure("defenses", name, settings.defenses.get(name, {}))
+    wanted: Wanted = DEFENSES.load(name).INFO.supplies(config)
+    return wanted
 
 
 def _judges(settings: Settings) -> list[str]:

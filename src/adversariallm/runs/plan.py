@@ -18,9 +18,10 @@ from adversariallm.core.config import stable_hash
 from adversariallm.core.errors import ConfigError, NeedsError
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.plugins import ATTACKS, DATASETS, DEFENSES
-from adversariallm.core.protocols import AttackInfo, DefenseInfo, Needs
+from adversariallm.core.protocols import AttackInfo, Needs
 from adversariallm.runs.presets import Preset, presets
 from adversariallm.runs.settings import Request, Settings, check_judge, configure, explain_invalid
+from adversariallm.runs.shields import Shield, check_knowledge, check_stack
 from adversariallm.runs.spec import (
     Amounts,
     BehaviorSet,
@@ -61,6 +62,7 @@ class Sources:
         asset: SHA-256 of an asset that is at hand; an error with the command that fetches it else.
         status: what the store knows about a run id: done, held, failed, or anything else for work
             that remains.
+        text: the text of an asset that is at hand.
     """
 
     model: Callable[[str, Mapping[str, Any]], ModelFacts]
@@ -68,6 +70,7 @@ class Sources:
     judge: Callable[[str, Mapping[str, Any]], str]
     asset: Callable[[str], str]
     status: Callable[[str], str] = field(default=lambda run_id: "new")
+    text: Callable[[str], str] = field(default=lambda asset: "")
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ class Planned:
     resources_key: str
 
 
-def _resources_key(spec: RunSpec) -> str:
+def resources_key(spec: RunSpec) -> str:
+    """Equal for runs that need the same things loaded."""
     parts = [spec.models, spec.defense, sorted(spec.helpers.items()), spec.judge, spec.knowledge]
     return stable_hash([parts, [m.options for m in spec.models], spec.stopping])
 
@@ -141,7 +145,7 @@ def plan(request: Request, sources: Sources, *, retry: bool = False) -> Plan:
         ConfigError: a name or value is wrong.
         NeedsError: an attack needs what the model, the defense or the data cannot give.
     """
-    planner = _Planner(sources)
+    planner = Planner(sources)
     runs: dict[str, Planned] = {}
     repeated = 0
     for settings in request.points():
@@ -152,7 +156,7 @@ def plan(request: Request, sources: Sources, *, retry: bool = False) -> Plan:
     todo, skipped = [], list(planner.refused.values())
     for found in runs.values():
         status = sources.status(found.run_id)
-        reason = _skip_reason(status, found, retry)
+        reason = skip_reason(status, found, retry)
         if reason:
             skipped.append(Skipped(found.task.spec.label, reason, found))
         else:
@@ -164,7 +168,8 @@ def plan(request: Request, sources: Sources, *, retry: bool = False) -> Plan:
     return Plan(tuple(ordered), tuple(skipped), tuple(notes))
 
 
-def _skip_reason(status: str, run: Planned, retry: bool) -> str:
+def skip_reason(status: str, run: Planned, retry: bool) -> str:
+    """Why a run is not to be carried out; empty where it is."""
     where = f"{run.settings.out}/runs/{run.run_id[:2]}/{run.run_id}"
     if status == "done":
         return f"already done in {where}"
@@ -197,10 +202,11 @@ class _Case:
     evaluated: tuple[dict[str, Any], ...] = ()
 
 
-class _Planner:
+class Planner:
     """Turns points of the sweep into runs and remembers what it looked up."""
 
     def __init__(self, sources: Sources) -> None:
+        """Look things up in `sources`."""
         self.sources = sources
         self.refused: dict[str, Skipped] = {}
         self.notes: dict[str, None] = {}
@@ -250,10 +256,10 @@ class _Planner:
         data: Dataset = self._dataset(settings)
         if info.target == "required":
             data.require_targets(attack)
-        helpers = self._helpers(info, settings)
-        models, gives = self._models(settings, info)
-        shields, infos = self._defenses(settings)
-        _check_needs(info, settings, gives, infos)
+        shields = self.shields(settings)
+        helpers = self.helpers(info, shields, settings)
+        models, gives = self.models(settings, info)
+        _check_needs(info, settings, gives, shields)
         self._check_flops(settings, helpers)
         generation = _generation(info, chosen, settings)
         sets = _fit_sets(info, data)
@@ -261,7 +267,7 @@ class _Planner:
         base = RunSpec(
             attack=PluginSpec(name=attack, version=info.version, options=config.semantic()),
             models=models,
-            defense=shields,
+            defense=tuple(self.shield_spec(shield, settings) for shield in shields),
             knowledge=settings.knowledge if shields else "unaware",
             fit=BehaviorSet(dataset="", content_hash="", ids=(), keys=()),
             evaluated=evaluated,
@@ -270,10 +276,7 @@ class _Planner:
             stopping=self._stopping(settings),
             helpers=helpers,
             judge=self._reward(info, settings),
-            assets={
-                asset: self._once(("asset", asset), partial(self.sources.asset, asset))
-                for asset in (*info.assets_of(config), *(a for i in infos for a in i.assets))
-            },
+            assets={**self._assets(info.assets_of(config)), **self.assets(shields)},
             amounts=Amounts(
                 num_return_sequences=generation.num_return_sequences,
                 completions=settings.completions,
@@ -284,7 +287,7 @@ class _Planner:
             protocol=settings.protocol,
             overrides=overrides,
         )
-        return _Case(base, base.semantic(), _resources_key(base), sets, rows)
+        return _Case(base, base.semantic(), resources_key(base), sets, rows)
 
     def _evaluated(
         self, info: AttackInfo, settings: Settings, sets: tuple[_FitSet, ...]
@@ -345,9 +348,23 @@ class _Planner:
         )
         return found
 
-    def _models(
+    def _assets(self, names: Sequence[str]) -> dict[str, str]:
+        return {
+            name: self._once(("asset", name), partial(self.sources.asset, name)) for name in names
+        }
+
+    def assets(self, shields: Sequence[Shield]) -> dict[str, str]:
+        """SHA-256 of every text that the defenses need."""
+        return self._assets([asset for shield in shields for asset in shield.wanted.assets])
+
+    def uses(self, section: str) -> None:
+        """Remember that a section of the settings, such as `attacks.gcg`, has an effect."""
+        self._used.add(section)
+
+    def models(
         self, settings: Settings, info: AttackInfo
     ) -> tuple[tuple[ModelSpec, ...], dict[str, Needs]]:
+        """The models of a point, and what each gives."""
         if len(settings.model) > 1 and info.fits != "many":
             raise NeedsError(
                 f"attack {info.name!r} fits one model per run, given {len(settings.model)}: "
@@ -356,30 +373,58 @@ class _Planner:
         found = {name: self._model(name, settings) for name in settings.model}
         return tuple(s for s, _ in found.values()), {n: g for n, (_, g) in found.items()}
 
-    def _defenses(
-        self, settings: Settings
-    ) -> tuple[tuple[PluginSpec, ...], tuple[DefenseInfo, ...]]:
-        shields, infos = [], []
+    def shields(self, settings: Settings) -> tuple[Shield, ...]:
+        """The defenses of the stack, outermost first."""
+        shields = []
         for given in settings.defense:
             name = DEFENSES.resolve(given)
             self._used.add(f"defenses.{name}")
-            info: DefenseInfo = DEFENSES.load(name).INFO
             config = configure("defenses", name, settings.defenses.get(name, {}))
-            shields.append(PluginSpec(name=name, version=info.version, options=config.semantic()))
-            infos.append(info)
-        return tuple(shields), tuple(infos)
+            shields.append(Shield(DEFENSES.load(name).INFO, config))
+        return tuple(shields)
 
-    def _helpers(self, info: AttackInfo, settings: Settings) -> dict[str, ModelSpec]:
-        roles: dict[str, str] = dict(info.helpers)
-        for name in settings.defense:
-            roles |= DEFENSES.load(name).INFO.helpers
-        for role, purpose in roles.items():
-            if role not in settings.helpers:
-                raise NeedsError(
-                    f"attack {info.name!r} needs a helper model: {role} ({purpose}); "
-                    f"give helpers.{role}=MODEL"
-                )
-        return {role: self._model(settings.helpers[role], settings)[0] for role in sorted(roles)}
+    def shield_spec(self, shield: Shield, settings: Settings) -> PluginSpec:
+        """The defense as a run stores it, with what fixes the judges and data sets it uses."""
+        wanted = shield.wanted
+        supplies: dict[str, dict[str, Any]] = {}
+        if wanted.judges:
+            supplies["judges"] = {name: self.judge(name, settings) for name in wanted.judges}
+        for name, options in wanted.datasets.items():
+            found: Dataset = self._once(
+                ("dataset", name, repr(options)), partial(self.sources.dataset, name, options)
+            )
+            supplies.setdefault("datasets", {})[name] = stable_hash([b.key for b in found])
+        return PluginSpec(
+            name=shield.info.name,
+            version=shield.info.version,
+            options=shield.config.semantic(),
+            supplies=supplies,
+        )
+
+    def helpers(
+        self, info: AttackInfo, shields: Sequence[Shield], settings: Settings
+    ) -> dict[str, ModelSpec]:
+        """The helpers that an attack and its defenses need, by role."""
+        users = [(f"attack {info.name!r}", info.helpers, info.helper_needs)]
+        for shield in shields:
+            wanted = shield.wanted
+            users.append((f"defense {shield.info.name!r}", wanted.helpers, wanted.helper_needs))
+        found: dict[str, ModelSpec] = {}
+        for who, roles, needs in users:
+            for role, purpose in roles.items():
+                if role not in settings.helpers:
+                    raise NeedsError(
+                        f"{who} needs a helper model: {role} ({purpose}); give helpers.{role}=MODEL"
+                    )
+                name = settings.helpers[role]
+                found[role], gives = self._model(name, settings)
+                if needs.get(role, Needs.TEXT) & ~gives:
+                    missing = ", ".join(str(n.name).lower() for n in needs[role] & ~gives)
+                    raise NeedsError(
+                        f"{who} needs {missing} of its helper {role}, which model {name!r} does "
+                        f"not give; give helpers.{role} a local model"
+                    )
+        return dict(sorted(found.items()))
 
     def _check_flops(self, settings: Settings, helpers: Mapping[str, ModelSpec]) -> None:
         """Refuse a limit on FLOPs that nobody counts."""
@@ -397,7 +442,8 @@ class _Planner:
                         f"models.NAME.active_params to count two per parameter and token"
                     )
 
-    def _judge(self, name: str, settings: Settings) -> str:
+    def judge(self, name: str, settings: Settings) -> str:
+        """Fingerprint of a judge with the options of this point."""
         check_judge(name)
         self._used.add(f"judges.{name}")
         options = settings.judges.get(name, {})
@@ -413,7 +459,7 @@ class _Planner:
         return Stopping(
             loss=rule.loss,
             judge=rule.judge,
-            judge_fingerprint=self._judge(rule.judge, settings),
+            judge_fingerprint=self.judge(rule.judge, settings),
             threshold=rule.threshold,
         )
 
@@ -424,7 +470,7 @@ class _Planner:
             raise NeedsError(
                 f"attack {info.name!r} needs a judge's rewards inside its search; give reward=JUDGE"
             )
-        fingerprint = self._judge(settings.reward, settings)
+        fingerprint = self.judge(settings.reward, settings)
         options = {**settings.judges.get(settings.reward, {}), "fingerprint": fingerprint}
         return PluginSpec(name=settings.reward, version=1, options=options)
 
@@ -434,7 +480,7 @@ class _Planner:
             by_purpose = "exact_match" if data.info.purpose == "utility" else "refusal_prefix"
             names = (data.info.judge or by_purpose,)
         for name in names:
-            self._judge(name, settings)
+            self.judge(name, settings)
         return names
 
     def finish(self, request: Request) -> None:
@@ -482,22 +528,13 @@ def _fit_sets(info: AttackInfo, data: Dataset) -> tuple[_FitSet, ...]:
 
 
 def _check_needs(
-    info: AttackInfo,
-    settings: Settings,
-    gives: Mapping[str, Needs],
-    defenses: Sequence[DefenseInfo],
+    info: AttackInfo, settings: Settings, gives: Mapping[str, Needs], shields: Sequence[Shield]
 ) -> None:
     """Refuse an attack that the model, or what the defense lets through, cannot serve."""
     for model, given in gives.items():
         _require(info, given, f"model {model!r} gives", "use a local model")
-    if settings.knowledge == "black_box" and defenses:
-        _require(info, Needs.TEXT, "knowledge=black_box gives", "use knowledge=unaware or adaptive")
-    if settings.knowledge == "adaptive":
-        for defense in defenses:
-            _require(
-                info, defense.passes, f"defense {defense.name!r} lets through",
-                "use knowledge=unaware, which attacks the model without it",
-            )  # fmt: skip
+    check_stack(shields, gives)
+    check_knowledge(info, settings.knowledge, shields, soft=info.modality == "embedding")
 
 
 def _require(info: AttackInfo, given: Needs, who: str, remedy: str) -> None:

@@ -10,28 +10,34 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from adversariallm.core.budget import Meter
 from adversariallm.core.config import stable_hash
 from adversariallm.core.errors import AdversariaLLMError, LostLeaseError
-from adversariallm.core.plugins import ATTACKS, DEFENSES
+from adversariallm.core.plugins import ATTACKS
 from adversariallm.core.protocols import ChatModel
 from adversariallm.runs.execute import Event, Resources, execute
 from adversariallm.runs.judge_model import chosen_backend
 from adversariallm.runs.judging import JudgeFactory, StepJudge
 from adversariallm.runs.provenance import provenance
 from adversariallm.runs.rewards import Rewards
+from adversariallm.runs.shields import DefenseJudge, defended
 from adversariallm.runs.spec import ModelSpec
+from adversariallm.runs.stored import STATE, Continued, StoredInputs, raisable, resumable
 from adversariallm.runs.topup import top_up
 
 if TYPE_CHECKING:
-    from adversariallm.runs.spec import PluginSpec, RunTask
+    from adversariallm.runs.claim import Claim
+    from adversariallm.runs.journal import Entry
+    from adversariallm.runs.spec import RunSpec, RunTask
     from adversariallm.runs.store import Store
     from judgezoo.assets import AssetStore
 
 CONCURRENCY = 40  # runs of one worker at a time, where they only ask for text
+
+_OPEN = ("new", "expired", "released")
 
 Ending = Literal["done", "already done", "held elsewhere", "failed", "failed before", "lost"]
 
@@ -62,9 +68,10 @@ class Workshop:
     ) -> None:
         """Start empty; nothing is loaded before a run needs it."""
         self._models: dict[str, ChatModel] = dict(models or {})
+        self._defended: dict[str, ChatModel] = {}
         self._judges = dict(judges or {})
         self._assets = assets
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def model(self, spec: ModelSpec) -> ChatModel:
         """The model of that identity, loaded the first time it is asked for."""
@@ -107,14 +114,18 @@ class Workshop:
         spec = task.spec
         models = tuple(self.model(m) for m in spec.models)
         helpers = {role: self.model(m) for role, m in spec.helpers.items()}
-        defended = tuple(self._defend(m, spec.defense, helpers) for m in models)
+        shielded = tuple(
+            self._defend(model, spec, known, helpers)
+            for model, known in zip(models, spec.models, strict=True)
+        )
         rewards = None
         if spec.judge is not None:
             make = self.judge_factory(spec.judge.name)
             rewards = lambda meter: Rewards(make(meter))  # noqa: E731
         return Resources(
-            models=defended,
-            attacked=models if spec.knowledge == "unaware" else defended,
+            models=shielded,
+            attacked=models if spec.knowledge == "unaware" else shielded,
+            bare=models if spec.defense else (),
             helpers=helpers,
             judge=rewards,
             stop=StepJudge(self.judge_factory(spec.stopping.judge))
@@ -124,14 +135,24 @@ class Workshop:
             provenance=provenance(models),
         )
 
-    @staticmethod
     def _defend(
-        model: ChatModel, defenses: Sequence[PluginSpec], helpers: Mapping[str, ChatModel]
+        self, model: ChatModel, spec: RunSpec, identity: ModelSpec, helpers: Mapping[str, ChatModel]
     ) -> ChatModel:
-        for defense in defenses:
-            module = DEFENSES.load(defense.name)
-            model = module.wrap(model, module.Config(**defense.options), helpers)
-        return model
+        """The model behind the run's defenses, made once for runs that are defended alike."""
+        if not spec.defense:
+            return model
+        parts = [identity.identity, [d.semantic() for d in spec.defense]]
+        key = stable_hash([*parts, {r: m.identity for r, m in spec.helpers.items()}])
+        with self._lock:
+            if key not in self._defended:
+                self._defended[key] = defended(
+                    model,
+                    spec.defense,
+                    helpers=helpers,
+                    judge=lambda name: DefenseJudge(self.judge_factory(name)),
+                    texts=self.texts,
+                )
+            return self._defended[key]
 
     def texts(self, names: Iterable[str]) -> dict[str, str]:
         """Texts by others, by asset id; a missing one names the command that supplies it."""
@@ -149,6 +170,8 @@ def concurrency_of(task: RunTask, limit: int = CONCURRENCY) -> int:
     text share batches. `timing=exclusive` means one.
     """
     info = ATTACKS.load(task.spec.attack.name).INFO
+    if task.spec.parent is not None and task.spec.parent.kind == "inputs":
+        return 1 if task.spec.amounts.timing == "exclusive" else limit
     return 1 if info.runs_alone or task.spec.amounts.timing == "exclusive" else limit
 
 
@@ -160,38 +183,105 @@ def run_one(
     retry: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Outcome:
-    """Claim, carry out and publish one run; a failure is recorded and returned, not raised."""
+    """Claim, carry out and publish one run; a failure is recorded and returned, not raised.
+
+    Models are loaded and checked before the run is claimed: that may take minutes, in which
+    somebody else can do it.
+    """
     run_id, label = task.spec.run_id, task.spec.label
+    state, loaded = store.status(run_id), None
+    if state in _OPEN or (retry and state == "failed"):
+        loaded = _loaded(store, task, workshop)
     claim = store.claim(run_id, task.model_dump(mode="json"), retry=retry)
+    if claim == "done":
+        return _top_up(store, task, workshop, on_event, retry)
     if isinstance(claim, str):
-        refused: dict[str, Ending] = {
-            "done": "already done", "held": "held elsewhere", "failed": "failed before"
-        }  # fmt: skip
-        if claim == "done":
-            return _top_up(store, task, workshop, on_event)
+        refused: dict[str, Ending] = {"held": "held elsewhere", "failed": "failed before"}
         return Outcome(run_id, label, refused[claim])
     with claim:
         try:
-            document, tensors = execute(task, workshop.resources(task), claim, on_event=on_event)
-            claim.publish(document.model_dump(mode="json"), tensors or None)
+            _carry_out(store, task, loaded or _loaded(store, task, workshop), claim, on_event)
         except LostLeaseError as error:
             return Outcome(run_id, label, "lost", str(error))
         except Exception as error:  # noqa: BLE001  -- one bad run must not end the worker
             reason = str(error) if isinstance(error, AdversariaLLMError) else repr(error)
             claim.fail(reason, traceback.format_exc())
             return Outcome(run_id, label, "failed", reason)
-        return Outcome(run_id, label, "done", document.status)
+        return Outcome(run_id, label, "done", store.header(run_id)["status"])
+
+
+def _loaded(store: Store, task: RunTask, workshop: Workshop) -> Callable[[], Resources]:
+    """Load what a run needs; what goes wrong is raised when it is asked for, inside the claim."""
+    try:
+        found = resources_of(store, task, workshop)
+    except Exception as error:  # noqa: BLE001  -- it becomes the run's failure
+        problem = error
+
+        def fail() -> Resources:
+            raise problem
+
+        return fail
+    return lambda: found
+
+
+def resources_of(store: Store, task: RunTask, workshop: Workshop) -> Resources:
+    """Loaded models and, for a run that sends stored inputs again, those inputs."""
+    parent = task.spec.parent
+    if parent is None or parent.kind != "inputs":
+        return workshop.resources(task)
+    inputs = stored_inputs(store, task)
+    return replace(workshop.resources(task), search=inputs)
+
+
+def stored_inputs(store: Store, task: RunTask) -> StoredInputs:
+    """The inputs of the parent; its exact ids count where tokenizer and template are the same."""
+    assert task.spec.parent is not None
+    document = store.read(task.spec.parent.run_id)
+    made_with = [m["identity"].get("chat") for m in document["resolved"]["models"]]
+    asked = [m.identity.get("chat") for m in task.spec.models]
+    exact = all(chat is not None and chat == made_with[0] for chat in asked)
+    return StoredInputs(document, store.tensor_file(task.spec.parent.run_id), exact)
+
+
+def _carry_out(
+    store: Store,
+    task: RunTask,
+    loaded: Callable[[], Resources],
+    claim: Claim,
+    on_event: Callable[[Event], None],
+) -> None:
+    parent = task.spec.parent
+    before: list[Entry] = []
+    if parent is not None and parent.kind == "extend":
+        before = resumable(store, store.read(parent.run_id))
+    log = Continued(claim, before)
+    document, tensors = execute(task, loaded(), log, on_event=on_event)
+    files = {}
+    if raisable(task.spec.attack.name) is not None:
+        state = log.state_file()
+        files = {} if state is None else {STATE: state}
+    claim.publish(document.model_dump(mode="json"), tensors or None, files)
 
 
 def _top_up(
-    store: Store, task: RunTask, workshop: Workshop, on_event: Callable[[Event], None]
+    store: Store,
+    task: RunTask,
+    workshop: Workshop,
+    on_event: Callable[[Event], None],
+    retry: bool,
 ) -> Outcome:
     """Add the completions that a published run lacks; a failure costs the run nothing."""
     run_id, label = task.spec.run_id, task.spec.label
+
+    def loaded(asked: RunTask) -> Resources:
+        return resources_of(store, asked, workshop)
+
     try:
-        added = top_up(store, task, workshop.resources, on_event=on_event)
+        added = top_up(store, task, loaded, on_event=on_event, retry=retry)
+    except LostLeaseError as error:
+        return Outcome(run_id, label, "lost", str(error))
     except Exception as error:  # noqa: BLE001  -- one bad run must not end the worker
-        return Outcome(run_id, label, "failed", f"adding completions: {error!r}")
+        return Outcome(run_id, label, "failed", f"adding completions: {error}")
     return Outcome(run_id, label, "already done", f"{added} completions added" if added else "")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from adversariallm.tokenization.chat import ChatTokenizer, SystemPrompt
 from adversariallm.tokenization.codec import Codec
 from adversariallm.tokenization.formats import TemplateInfo, list_templates
+from adversariallm.tokenization.frame import Frame
 from adversariallm.tokenization.loading import load_tokenizer
 from adversariallm.tokenization.reachability import (
     Reachability,
@@ -25,6 +26,7 @@ __all__ = [
     "ChatTemplate",
     "ChatTokenizer",
     "Codec",
+    "Frame",
     "Reachability",
     "ReachabilityFilter",
     "ReachabilityStats",

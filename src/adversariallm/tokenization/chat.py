@@ -5,8 +5,9 @@ It is the only place that combines the two; it knows no model, and draws nothing
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +16,7 @@ from adversariallm.core.errors import ConfigError, TemplateError
 from adversariallm.core.types import Conversation, Message, Segments, Span
 from adversariallm.tokenization.codec import CONTEXT, Codec
 from adversariallm.tokenization.formats import find_template
+from adversariallm.tokenization.frame import Frame
 from adversariallm.tokenization.reachability import Reachability, ReachabilityFilter
 from adversariallm.tokenization.segments import (
     CharSlot,
@@ -28,7 +30,7 @@ from adversariallm.tokenization.segments import (
     split_slots,
 )
 from adversariallm.tokenization.stops import Stops, find_stops
-from adversariallm.tokenization.template import DEFAULT_CLOCK, ChatTemplate, Rendered
+from adversariallm.tokenization.template import DEFAULT_CLOCK, ChatTemplate, Rendered, Trim
 from adversariallm.tokenization.thinking import Thinking, split_reasoning, thinking_variables
 from adversariallm.tokenization.vocabulary import vocabulary_mask
 
@@ -101,6 +103,7 @@ class ChatTokenizer:
             if isinstance(system, str)
             else system
         )
+        self.frames: tuple[Frame, ...] = ()
         self.thinking = thinking
         self.answer_at = answer_at
         if self.system.source == "none" and self.injected_system:
@@ -111,11 +114,42 @@ class ChatTokenizer:
 
     # Rendering and encoding
 
-    def prepare(self, conversation: Conversation) -> Conversation:
+    def framed(self, frame: Frame) -> ChatTokenizer:
+        """One that puts a frame around every conversation before the frames that it has."""
+        other = copy.copy(self)
+        other.frames = (frame, *self.frames)
+        return other
+
+    def with_system(self, conversation: Conversation) -> Conversation:
         """The conversation with the effective system prompt; its own takes precedence."""
         if self.system.text is None or (len(conversation) and conversation[0].role == "system"):
             return conversation
         return Conversation((Message("system", self.system.text), *conversation.messages))
+
+    def prepare(self, conversation: Conversation) -> Conversation:
+        """What the template is given: with the effective system prompt, inside the frames."""
+        conversation = self.with_system(conversation)
+        for frame in self.frames:
+            conversation = frame.apply(conversation)
+        return conversation
+
+    def _render(self, prepared: Conversation, add_generation_prompt: bool) -> Rendered:
+        """A prepared conversation as text; the span of the last user message leaves frames out."""
+        rendered = self.template.render(prepared, add_generation_prompt)
+        before = sum(len(frame.before) for frame in self.frames)
+        after = sum(len(frame.after) for frame in self.frames)
+        if not before and not after:
+            return rendered
+        at = prepared.last_user
+        span, trim = rendered.spans[at], rendered.trims[at]
+        content = prepared[at].content
+        lost = len(content) - len(content.lstrip(trim.left or None)) if trim.left is not None else 0
+        start = span.start + max(0, before - lost)
+        end = max(start, span.start - lost + len(content) - after)
+        left, right = None if before else trim.left, None if after else trim.right
+        spans, trims = list(rendered.spans), list(rendered.trims)
+        spans[at], trims[at] = Span(span.name, start, end), Trim(left, right)
+        return replace(rendered, spans=tuple(spans), trims=tuple(trims))
 
     def render(
         self, conversation: Conversation, *, add_generation_prompt: bool = True, prefill: str = ""
@@ -127,13 +161,13 @@ class ChatTokenizer:
         """
         conversation = self.prepare(conversation)
         if not add_generation_prompt:
-            return self.template.render(conversation, False)
+            return self._render(conversation, False)
         spoken = None
         if len(conversation) and conversation[len(conversation) - 1].role == "assistant":
             spoken = conversation[len(conversation) - 1]
             conversation = Conversation(conversation.messages[:-1])
             prefill = spoken.content + prefill
-        rendered = self.template.render(conversation, True)
+        rendered = self._render(conversation, True)
         if not prefill and spoken is None:
             return rendered
         text = rendered.text + self._opening(conversation) + prefill
@@ -288,7 +322,9 @@ class ChatTokenizer:
 
     def identity(self) -> dict[str, Any]:
         """JSON facts that decide what a conversation is encoded to."""
+        framed = {"frames": [asdict(f) for f in self.frames]} if self.frames else {}
         return {
+            **framed,
             "template": self.template.origin,
             "template_hash": self.template.hash,
             "clock": self.template.clock.isoformat(),

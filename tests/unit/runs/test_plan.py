@@ -12,7 +12,7 @@ import pytest
 from adversariallm.core import plugins
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.errors import ConfigError, NeedsError, UnknownNameError
-from adversariallm.core.protocols import AttackInfo, DatasetInfo, DefenseInfo, Needs
+from adversariallm.core.protocols import AttackInfo, DatasetInfo, DefenseInfo, Needs, Wanted
 from adversariallm.core.types import Behavior, Conversation
 from adversariallm.datasets import Dataset, DatasetConfig
 from adversariallm.runs.origins import origins
@@ -28,12 +28,20 @@ class ToyConfig(FrozenConfig):
 def toy_attack(name: str, **facts: Any) -> ModuleType:
     module = ModuleType(f"toy_{name}")
     module.INFO = AttackInfo(  # type: ignore[attr-defined]
-        name=name, summary="", source="", reference_code=None, modality="suffix",
-        **{"needs": Needs.TEXT, **facts},
+        name=name, summary="", source="", reference_code=None,
+        **{"needs": Needs.TEXT, "modality": "suffix", **facts},
     )  # fmt: skip
     module.Config = ToyConfig  # type: ignore[attr-defined]
     module.Attack = object  # type: ignore[attr-defined]
     module.__file__ = "/nowhere/toy.py"
+    return module
+
+
+def toy_defense(name: str, passes: Needs, wanted: Wanted | None = None) -> Any:
+    module: Any = ModuleType(f"toy_{name}")
+    module.INFO = DefenseInfo(name, "", "", None, passes=passes, rewrites=True)
+    module.Config = type("Config", (ToyConfig,), {"wanted": lambda self: wanted or Wanted()})
+    module.wrap = object
     return module
 
 
@@ -46,20 +54,25 @@ def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         toy_attack("universal", fits="many"),
         toy_attack("chatty", helpers={"attacker": "writes the prompts"}),
         toy_attack("rewarded", judge=True),
+        toy_attack("soft", needs=Needs.EMBEDDINGS, modality="embedding"),
     ]
     for module in modules:
         module.__file__ = str(tmp_path / "toy.py")
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    shield = ModuleType("toy_shield")
-    shield.INFO = DefenseInfo("shield", "", "", None, passes=Needs.TEXT)  # type: ignore[attr-defined]
-    shield.Config = ToyConfig  # type: ignore[attr-defined]
-    shield.wrap = object  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, shield.__name__, shield)
+    shields = [
+        toy_defense("shield", Needs.TEXT),
+        toy_defense("steering", Needs.white_box(), Wanted(inside=Needs.HIDDEN)),
+        toy_defense("helped", Needs.TEXT, Wanted(helpers={"defense": "rewrites prompts"})),
+    ]
+    for module in shields:
+        monkeypatch.setitem(sys.modules, module.__name__, module)
     points = {
         "adversariallm.attacks": [
             EntryPoint(m.INFO.name, m.__name__, "adversariallm.attacks") for m in modules
         ],
-        "adversariallm.defenses": [EntryPoint("shield", "toy_shield", "adversariallm.defenses")],
+        "adversariallm.defenses": [
+            EntryPoint(m.INFO.name, m.__name__, "adversariallm.defenses") for m in shields
+        ],
     }
     monkeypatch.setattr(plugins, "entry_points", lambda group: points.get(group, []))
     yield tmp_path
@@ -235,8 +248,36 @@ def test_defenses_and_what_is_known_of_them_are_part_of_the_run() -> None:
     assert not bare & ids("defense=shield")
     assert not ids("defense=shield") & ids("defense=shield", "knowledge=adaptive")
     assert not ids("defense=shield") & ids("defense=shield", "defenses.shield.num_steps=7")
-    stacked = planned("defense=[shield,shield]").todo[0].task.spec.defense
-    assert [d.name for d in stacked] == ["shield", "shield"]
+    stacked = planned("defense=[shield,system_prompt]").todo[0].task.spec.defense
+    assert [d.name for d in stacked] == ["shield", "system_prompt"]
+
+
+def test_a_stack_that_cannot_work_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(ConfigError, match="shield stands in it twice"):
+        planned("defense=[shield,system_prompt,shield]")
+    with pytest.raises(NeedsError, match="'steering' needs hidden, but what stands inside it"):
+        planned("defense=[steering,shield]")
+    assert len(planned("defense=[shield,steering]").todo) == 4
+
+
+def test_embeddings_found_without_a_defense_do_not_go_through_one_that_reads_text() -> None:
+    with pytest.raises(NeedsError, match="'soft' sends embeddings.*choose another"):
+        planned("attack=soft", "defense=shield")
+    with pytest.raises(NeedsError, match="'soft' sends embeddings.*knowledge=adaptive"):
+        planned("attack=soft", "defense=system_prompt")
+    assert len(planned("attack=soft", "defense=system_prompt", "knowledge=adaptive").todo) == 4
+
+
+def test_a_defense_names_the_helper_that_it_lacks() -> None:
+    with pytest.raises(NeedsError, match=r"defense 'helped' needs a helper.*helpers\.defense"):
+        planned("defense=helped")
+    spec = planned("defense=helped", "helpers.defense=m").todo[0].task.spec
+    assert set(spec.helpers) == {"defense"}
+
+
+def test_judges_and_data_of_a_defense_are_part_of_the_run() -> None:
+    [smooth] = planned("defense=smooth_llm").todo[0].task.spec.defense
+    assert smooth.supplies == {"judges": {"refusal_prefix": "fingerprint of refusal_prefix"}}
 
 
 def test_stopping_judges_are_part_of_the_run_by_their_fingerprint() -> None:
