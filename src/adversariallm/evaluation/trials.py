@@ -104,7 +104,7 @@ def trials_of(
         view = JudgeView(view.id, view.name, view.semantics, view.score_key, threshold)
     found = []
     for document in documents:
-        shared = _search_cost(document)
+        shared = search_cost(document)
         for run in document["runs"]:
             metric = view.metric(run["behavior"])
             if metric is not None:
@@ -121,6 +121,7 @@ def _trial(
 ) -> Trial:
     steps = run["steps"]
     scores, present = score_matrix(steps, view)
+    search, sampling = run_costs(document, run, shared)
     return Trial(
         run_id=document["run_id"],
         behavior=run["behavior"]["id"],
@@ -134,10 +135,28 @@ def _trial(
         loss=np.array(
             [math.nan if s["loss"] is None else s["loss"] for s in steps], dtype=np.float64
         ),
-        search=_cumulative(
-            [shared[s["step"]] for s in steps], _cost(document.get("ledgers", {}), ("setup",))
-        ),
-        sampling=_cumulative([_cost(s["ledgers"], ("sampling",)) for s in steps], {}),
+        search=search,
+        sampling=sampling,
+    )
+
+
+def run_costs(
+    document: Document,
+    run: Mapping[str, Any],
+    shared: Mapping[int, Mapping[str, float]] | None = None,
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Cumulative cost of search and of sampling after each step, `[S]` by `COST_KEYS`.
+
+    Args:
+        document: a joined run document.
+        run: one of its evaluated behaviors.
+        shared: what `search_cost` gives for the document, where it is known already.
+    """
+    steps, shared = run["steps"], shared if shared is not None else search_cost(document)
+    setup = _cost(document.get("ledgers", {}), ("setup",))
+    return (
+        _cumulative([shared[s["step"]] for s in steps], setup),
+        _cumulative([_cost(s["ledgers"], ("sampling",)) for s in steps], {}),
     )
 
 
@@ -153,7 +172,7 @@ def _cost(ledgers: Mapping[str, Any], phases: tuple[str, ...]) -> dict[str, floa
     return total
 
 
-def _search_cost(document: Document) -> dict[int, dict[str, float]]:
+def search_cost(document: Document) -> dict[int, dict[str, float]]:
     """Optimization cost of each step; a run over several behaviors spends it once for all."""
     costs: dict[int, dict[str, float]] = {}
     timed = has_own_seconds(document)

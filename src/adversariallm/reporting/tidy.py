@@ -5,11 +5,13 @@ The same rows feed pandas, CSV and Parquet; nothing is aggregated here and nothi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from adversariallm.core.budget import Ledgers
 from adversariallm.evaluation.facts import Document, judge_view, setting_of, timing_of
+from adversariallm.evaluation.trials import COST_KEYS, run_costs, search_cost
 
 Row = dict[str, Any]
 
@@ -81,39 +83,51 @@ def step_rows(documents: Iterable[Document]) -> Iterator[Row]:
 
 
 def completion_rows(documents: Iterable[Document]) -> Iterator[Row]:
-    """One row per completion and judge; without any judge, one row with an empty judge."""
+    """One row per completion and judge; without any judge, one row with an empty judge.
+
+    `search_*` and `sampling_*` are what the behavior had cost when the step was done; empty where
+    that is unknown.
+    """
     for document in documents:
-        keys = _keys(document)
-        for run in document["runs"]:
-            for step in run["steps"]:
+        keys, shared = _keys(document), search_cost(document)
+        for entry, run in enumerate(document["runs"]):
+            base = keys | {"entry": entry} | _behavior(run)
+            search, sampling = run_costs(document, run, shared)
+            for i, step in enumerate(run["steps"]):
+                cost = {f"search_{k}": _known(search[k][i]) for k in COST_KEYS}
+                cost |= {f"sampling_{k}": _known(sampling[k][i]) for k in COST_KEYS[:-1]}
+                where = base | {"step": step["step"], "loss": step["loss"]} | cost
                 for k, text in enumerate(step["model_completions"]):
-                    facts = step["completions"][k] if k < len(step.get("completions", ())) else {}
-                    row = (
-                        keys
-                        | _behavior(run)
-                        | {
-                            "step": step["step"],
-                            "sample": facts.get("sample", k),
-                            "completion": text,
-                            "finish_reason": facts.get("finish_reason"),
-                            "completion_error": facts.get("error"),
-                        }
-                    )
-                    if not step["scores"]:
-                        yield row | {
-                            "judge": None,
-                            "score": None,
-                            "threshold": None,
-                            "judge_error": None,
-                        }
-                    for judge, table in sorted(step["scores"].items()):
-                        view = judge_view(judge)
-                        yield row | {
-                            "judge": judge,
-                            "score": _at(table.get(view.score_key), k),
-                            "threshold": view.threshold,
-                            "judge_error": _at(table.get("error"), k),
-                        }
+                    yield from _scored(where, run["behavior"], step, k, text)
+
+
+def _scored(
+    where: Row, behavior: Mapping[str, Any], step: Mapping[str, Any], k: int, text: str
+) -> Iterator[Row]:
+    """The rows of one completion, one for each judge."""
+    facts = step["completions"][k] if k < len(step.get("completions", ())) else {}
+    row = where | {
+        "sample": facts.get("sample", k),
+        "completion": text,
+        "finish_reason": facts.get("finish_reason"),
+        "completion_error": facts.get("error"),
+    }
+    if not step["scores"]:
+        unjudged = ("judge", "measure", "score", "threshold", "judge_error")
+        yield row | dict.fromkeys(unjudged)
+    for judge, table in sorted(step["scores"].items()):
+        view = judge_view(judge)
+        yield row | {
+            "judge": judge,
+            "measure": view.metric(behavior),
+            "score": _at(table.get(view.score_key), k),
+            "threshold": view.threshold,
+            "judge_error": _at(table.get("error"), k),
+        }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
 
 
 def _at(column: Any, k: int) -> Any:
