@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import io
 import json
+import tarfile
 import threading
 import warnings
 import zipfile
@@ -171,6 +173,48 @@ def test_a_wheel_is_data_and_its_code_never_runs(
     assert not flag.exists()
     with pytest.raises(HashMismatch, match="wheel demo==1.0"):
         store.fetch("mine/bad")
+
+
+def packing_npm(folder: Path, member: str, content: str) -> Path:
+    """A program named npm that packs one file, as `npm pack` does; its folder."""
+    packed = folder / "packed.tgz"
+    with tarfile.open(packed, "w:gz") as archive:
+        facts = tarfile.TarInfo(member)
+        facts.size = len(content.encode())
+        archive.addfile(facts, io.BytesIO(content.encode()))
+    program = folder / "bin" / "npm"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\ncp {packed} "$5/demo-1.0.0.tgz"\n')
+    program.chmod(0o755)
+    return packed
+
+
+def test_a_member_of_an_npm_package_is_read_and_its_hash_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = packing_npm(tmp_path, "package/dict/data.txt", TEXT)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin:/usr/bin")
+    digest = hashlib.sha256(packed.read_bytes()).hexdigest()
+    source = {
+        "kind": "npm",
+        "npm": "demo@1.0.0",
+        "npm_sha256": digest,
+        "member": "package/dict/data.txt",
+    }
+    rows = [
+        local_row(sources=[source]),
+        local_row(id="mine/bad", sources=[{**source, "npm_sha256": "0" * 64}]),
+        local_row(id="mine/none", sources=[{**source, "member": "package/other"}]),
+    ]
+    store = AssetStore(tmp_path / "c", catalogs=[catalog(tmp_path, *rows)])
+    assert store.fetch("mine/prompt").path.read_text() == TEXT
+    with pytest.raises(HashMismatch, match="npm package demo@1.0.0"):
+        store.fetch("mine/bad")
+    with pytest.raises(AssetError, match="has no member package/other"):
+        store.fetch("mine/none")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(AssetError, match="install npm"):
+        store.fetch("mine/none")
 
 
 def remote_row(kind: str) -> dict:

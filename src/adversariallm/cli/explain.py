@@ -53,8 +53,30 @@ def _explain(kind: str, row: dict[str, Any]) -> None:
     if kind == "attack":
         from adversariallm.runs.presets import presets
 
+        for line in _choices_with_assets(row["name"]):
+            say(f"  {line}")
+
         for preset, values in presets(row["name"]).items():
             say(f"  preset {preset} ({values.source}): {json.dumps(values.options)}")
+
+
+def _choices_with_assets(name: str) -> list[str]:
+    """A line for every choice of an option that decides which texts by others are needed."""
+    from adversariallm.core.plugins import ATTACKS
+    from adversariallm.runs.settings import plugin_config
+
+    info, config = ATTACKS.load(name).INFO, plugin_config("attacks", name)
+    lines: list[str] = []
+    if not hasattr(config, "needs_assets"):
+        return lines
+    for field, facts in config.model_fields.items():
+        choices = [c for c in getattr(facts.annotation, "__args__", ()) if isinstance(c, str)]
+        assets = {c: info.assets_of(config(**{field: c})) for c in choices}
+        if len(set(assets.values())) > 1:
+            lines += [
+                f"with {field}={c}: assets {', '.join(a) or 'none'}" for c, a in assets.items()
+            ]
+    return lines
 
 
 def _options(kind: str, name: str) -> list[str]:

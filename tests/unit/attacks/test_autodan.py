@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections import Counter
@@ -12,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adversariallm.attacks import autodan
 from adversariallm.attacks._kit import mutation
 from adversariallm.core.types import Reply
 from adversariallm.models.fakes import ScriptedModel
 from adversariallm.models.planted import PlantedModel
-from adversariallm.runs.execute import execute
+from adversariallm.runs.execute import Resources, execute
 from adversariallm.runs.runlog import MemoryLog
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "contract"))
@@ -123,3 +125,81 @@ def test_the_fitness_reads_the_marker_and_the_loss_does_not() -> None:
     ).target_ids
     again = planted.losses([step.model_input_tokens], [target]).loss[0]
     assert step.loss == pytest.approx(float(again), abs=1e-5)
+
+
+# The hierarchical variant
+
+
+def hierarchical_run(model: Any, assets: dict[str, str], **options: Any) -> Any:
+    settings = {"mutation": 0.0, **options}
+    task = spec("autodan", model, [model.behavior()], options=settings)
+    given = resources("autodan", model)
+    given = Resources(models=given.models, helpers=given.helpers, assets=assets)
+    return execute(task, given, MemoryLog())[0].runs[0].steps
+
+
+def spread(model: PlantedModel, secrets: list[str]) -> dict[str, str]:
+    """One secret word in each seed of one sentence, plain synonyms of the others beside it."""
+    plain = ["garden", "river", "music", "bread"]
+    rows = []
+    for k in range(len(secrets)):
+        chosen = [secrets[k] if i == k else plain[i] for i in range(len(secrets))]
+        rows.append("see " + " and ".join(chosen))
+    nouns = "".join(
+        f"{k:08} 03 n 02 {word} 0 {plain[k]} 0 000 | ours\n" for k, word in enumerate(secrets)
+    )
+    wordnet = {asset: "" for asset in autodan.WORDNET.values()}
+    return {autodan.SEEDS: json.dumps(rows), **wordnet, autodan.WORDNET["noun"]: nouns}
+
+
+def test_hga_solves_the_planted_problem_where_ga_has_no_sentences_to_cross() -> None:
+    """The separating test: same seed, same seeds of one sentence, another result."""
+    planted = PlantedModel()
+    secrets = [planted.chat.decode([i]).strip() for i in planted.secret_ids]
+    assets = spread(planted, secrets)
+    options = {"num_steps": 20, "population": 12, "crossover": 0.8, "num_elites": 0.1}
+    ga = hierarchical_run(planted, assets, **options)
+    hga = hierarchical_run(planted, assets, variant="hga", **options)
+    assert [s.loss for s in ga[:3]] == [s.loss for s in hga[:3]]  # paragraphs cross first
+    assert {round(s.loss, 6) for s in ga[1:]} == {round(ga[1].loss, 6)}
+    assert min(s.loss for s in hga) == pytest.approx(planted.best_loss, abs=1e-5)
+    best = min(hga, key=lambda s: s.loss)
+    assert planted.score(best.model_input_tokens) == 1.0
+    target = planted.chat.segments(
+        planted.behavior().conversation, target=planted.answer
+    ).target_ids
+    for step in hga:
+        again = planted.losses([step.model_input_tokens], [target]).loss[0]
+        assert step.loss == pytest.approx(float(again), abs=1e-5)
+
+
+def test_paragraphs_cross_once_in_so_many_generations() -> None:
+    planted = PlantedModel()
+    secrets = [planted.chat.decode([i]).strip() for i in planted.secret_ids]
+    steps = hierarchical_run(
+        planted, spread(planted, secrets), variant="hga", num_steps=8, paragraph_every=3,
+        crossover=1.0, num_words=0, population=8,
+    )  # fmt: skip
+    replaced = [s.note["replaced"] for s in steps[1:]]
+    assert [r == 0 for r in replaced] == [True, True, False, False, True, False, False, True]
+
+
+def test_the_names_in_the_seeds_are_never_replaced() -> None:
+    planted = PlantedModel()
+    rows = json.dumps([f"story {k} is told by [MODEL] of [COMPANY]" for k in range(3)])
+    nouns = "00000001 03 n 03 story 0 river 0 garden 0 000 | ours\n"
+    assets = {a: "" for a in autodan.WORDNET.values()}
+    assets |= {autodan.SEEDS: rows, autodan.WORDNET["noun"]: nouns}
+    steps = hierarchical_run(
+        planted, assets, variant="hga", model_name="River", developer="garden", crossover=1.0,
+        num_steps=6,
+    )  # fmt: skip
+    for step in steps[1:]:
+        text = step.model_input[-1]["content"]
+        assert text.startswith("story ") and "told by River of garden" in text
+
+
+def test_only_hga_asks_for_the_thesaurus() -> None:
+    assert autodan.INFO.assets_of(autodan.Config()) == (autodan.SEEDS,)
+    wanted = autodan.INFO.assets_of(autodan.Config(variant="hga"))
+    assert wanted == (autodan.SEEDS, *autodan.WORDNET.values())

