@@ -115,7 +115,10 @@ class Reporter(Watcher):
             return
         say_skipped([(s.label, s.reason) for s in found.skipped])
         say(f"{len(found.todo)} runs to do, results in {store.root}")
-        self._begin("runs", len(found.todo))
+
+    def working(self, count: int) -> None:
+        """Start a bar for the runs."""
+        self._begin("runs", count)
 
     def event(self, task: RunTask, event: Event) -> None:
         """Show the newest step; without a bar, now and then."""

@@ -13,7 +13,7 @@ CONTEXT = OVERRIDES
 
 def command(
     overrides: Annotated[
-        list[str], typer.Argument(help="out=DIR judge=NAME,... judges.NAME.OPTION=VALUE")
+        list[str], typer.Argument(help="out=DIR judge=NAME,... judges.NAME.OPTION=VALUE launcher.*")
     ],
     where: Annotated[
         list[str] | None, typer.Option(help="Judge runs with FACET=VALUE, e.g. attack=gcg.")
@@ -25,25 +25,21 @@ def command(
 ) -> None:
     """Score the stored completions of out=DIR with judge=NAME; what is scored already stays."""
     from adversariallm.cli._console import Reporter, say
-    from adversariallm.cli._stores import existing_store, facets
-    from adversariallm.reporting.load import predicate
-    from adversariallm.runs.campaign import judge_runs
+    from adversariallm.cli._stores import existing_store, selected
+    from adversariallm.runs.passes import judge
     from adversariallm.runs.settings import read_judging
-    from adversariallm.runs.worker import Workshop
 
     chosen = read_judging(overrides)
     store = existing_store(chosen.out)
-    keep = predicate(facets(where))
-    ids = [run_id for run_id in store.runs() if keep(store.header(run_id))]
-    pairs = [(run_id, judge) for judge in chosen.judge for run_id in ids]
+    ids = selected(store, where)
     with Reporter(quiet=quiet) as reporter:
-        problems = judge_runs(
-            store,
-            pairs,
-            Workshop(judges=chosen.judges),
-            reporter,
+        finished = judge(
+            *overrides,
+            runs=ids if where else (),
             view="attacked" if attacked else "clean",
+            watcher=reporter,
         )
     if not quiet:
-        say(f"{len(ids)} runs judged by {', '.join(chosen.judge)}, {len(problems)} problems")
-    raise typer.Exit(int(bool(problems)))
+        names = ", ".join(chosen.judge)
+        say(f"{len(ids)} runs judged by {names}, {len(finished.problems)} problems")
+    raise typer.Exit(finished.exit_code)

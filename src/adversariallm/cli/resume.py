@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from adversariallm.runs.campaign import Command
 
 
 def command(
@@ -17,27 +21,36 @@ def command(
     retry: Annotated[bool, typer.Option(help="Try failed runs again.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print problems only.")] = False,
 ) -> None:
-    """Repeat the last `run` command that wrote to a store; finished work is skipped."""
-    import shlex
-
-    from adversariallm.cli._console import Reporter, say
+    """Repeat the last command that wrote to a store; finished work is skipped."""
+    from adversariallm.cli._console import Reporter
     from adversariallm.cli.run import show_results
-    from adversariallm.runs.campaign import remembered, run
+    from adversariallm.runs.campaign import remembered
+    from adversariallm.runs.passes import repeat
 
     code = 0
     commands = remembered(store)
-    for arguments in commands if everything else commands[-1:]:
-        kept = with_setting(arguments, "out", str(store))
-        if retry:
+    for command in commands if everything else commands[-1:]:
+        kept = with_setting(list(command.arguments), "out", str(store))
+        if retry and command.verb != "judge":
             kept = with_setting(kept, "retry", "true")
+        again = replace(command, arguments=tuple(kept))
         if not quiet:
-            say(f"adversariallm run {shlex.join(kept)}")
+            _announce(again)
         with Reporter(quiet=quiet) as reporter:
-            finished = run(*kept, watcher=reporter)
+            finished = repeat(again, watcher=reporter)
         if not quiet:
             show_results(store, finished.run_ids)
         code = max(code, finished.exit_code)
     raise typer.Exit(code)
+
+
+def _announce(command: Command) -> None:
+    import shlex
+
+    from adversariallm.cli._console import say
+
+    verb = ["run"] if command.verb == "run" else []
+    say(f"adversariallm {shlex.join([*verb, *command.words])}")
 
 
 def with_setting(arguments: list[str], key: str, value: str) -> list[str]:

@@ -11,20 +11,23 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adversariallm.core.errors import ConfigError, StoreError
 from adversariallm.runs.execute import Event
-from adversariallm.runs.judging import Judged, judge_run
+from adversariallm.runs.judging import Judged, View, judge_run, settled
 from adversariallm.runs.lookups import installed, open_store
-from adversariallm.runs.plan import Plan, plan
+from adversariallm.runs.plan import Plan, Planned, plan
 from adversariallm.runs.settings import Request, Settings, read
 from adversariallm.runs.spec import RunTask
 from adversariallm.runs.store import Store
-from adversariallm.runs.topup import lacking
+from adversariallm.runs.topup import PASS, lacking
 from adversariallm.runs.worker import Outcome, Workshop, work
+
+if TYPE_CHECKING:
+    from adversariallm.runs.launch.batch import Batch
 
 COMMON = ("out", "retry", "launcher", "store", "judges")
 COMMANDS = "commands.jsonl"
@@ -35,6 +38,9 @@ class Watcher:
 
     def planned(self, found: Plan, store: Store) -> None:
         """Called once, before anything is loaded."""
+
+    def working(self, count: int) -> None:
+        """Called before runs are worked on, with how many there are."""
 
     def event(self, task: RunTask, event: Event) -> None:
         """Called for the progress inside a run."""
@@ -50,6 +56,34 @@ class Watcher:
 
     def judged(self, judge: str, run_id: str, result: Judged | Exception) -> None:
         """Called when a judge has finished with a run."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What was typed, so that it can be repeated and its repetitions recognized.
+
+    Attributes:
+        verb: `run`, or a later pass.
+        arguments: overrides.
+        runs: ids of the stored runs that a pass is for.
+        where: filter terms that choose them.
+        view: what judges read.
+    """
+
+    verb: str
+    arguments: tuple[str, ...]
+    runs: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    view: View = "clean"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """As typed on a command line."""
+        options = [word for term in self.where for word in ("--where", term)]
+        attacked = ["--attacked"] if self.view == "attacked" else []
+        runs = [word for run_id in self.runs for word in ("--id", run_id)]
+        verb = [] if self.verb == "run" else [self.verb]
+        return (*verb, *self.arguments, *runs, *options, *attacked)
 
 
 @dataclass(frozen=True)
@@ -119,30 +153,46 @@ def run(
     Raises:
         ConfigError: something in the arguments is wrong; nothing was loaded.
     """
-    watcher = watcher or Watcher()
     request, settings = prepare(arguments)
-    launcher = settings.launcher.resolved()
+    settings.launcher.resolved()  # a wrong profile ends the command here
     store = open_store(settings)
     _check_writable(store.root)
     found = plan(request, installed(store), retry=settings.retry)
+    return carry_out(Command("run", arguments), found, settings, store, watcher, workshop)
+
+
+def carry_out(
+    command: Command,
+    found: Plan,
+    settings: Settings,
+    store: Store,
+    watcher: Watcher | None = None,
+    workshop: Workshop | None = None,
+) -> Finished:
+    """Do what a plan says, with the launcher of the settings: work, top up, judge.
+
+    Args:
+        command: where the plan is from; kept for `adversariallm resume`.
+        found: the plan.
+        settings: what holds for the whole command.
+        store: where results go.
+        watcher: told about the progress.
+        workshop: models that are loaded already.
+    """
+    watcher = watcher or Watcher()
+    _check_writable(store.root)
     watcher.planned(found, store)
     if not found.todo and not found.done:
         return Finished(found, (), store)
     _require_judges(found, settings)
-    _remember(store.root, arguments)
+    _remember(store.root, command)
     short = [r for r in found.done if lacking(store, r.task)]
-    if launcher.kind != "inline":
-        if short:
-            watcher.note(
-                f"{len(short)} stored runs lack completions: only launcher.kind=inline adds them"
-            )
-        from adversariallm.runs.launch.dispatch import dispatch
-
-        sent = dispatch(arguments, found, store, settings, launcher, watcher.outcome, watcher.note)
-        return Finished(found, sent.outcomes, store, sent.problems)
-    workshop = workshop or Workshop(judges=settings.judges)
     if short:
         watcher.note(f"{len(short)} stored runs get the completions they lack")
+    watcher.working(len(found.todo) + len(short))
+    if settings.launcher.resolved().kind != "inline":
+        return _send(command, found, settings, store, watcher, short)
+    workshop = workshop or Workshop(judges=settings.judges)
     outcomes = work(
         store,
         [r.task for r in (*found.todo, *short)],
@@ -154,6 +204,86 @@ def run(
     finished = Finished(found, tuple(outcomes), store)
     finished.problems.update(_judge(finished, workshop, watcher))
     return finished
+
+
+def _send(
+    command: Command,
+    found: Plan,
+    settings: Settings,
+    store: Store,
+    watcher: Watcher,
+    short: Sequence[Planned],
+) -> Finished:
+    """Have other processes do what a plan says."""
+    from adversariallm.runs.launch.dispatch import dispatch
+
+    batch = _batch(command, settings, store, [r.task for r in (*found.todo, *found.done)])
+    if settings.retry:
+        for run_ in found.todo:
+            store.reopen(run_.run_id)
+        for run_ in short:
+            store.reopen(run_.run_id, PASS)
+    num_open = len(found.todo) + len(short)
+    sent = dispatch(batch, num_open, settings.launcher.resolved(), watcher.outcome, watcher.note)
+    return Finished(found, sent.outcomes, store, sent.problems)
+
+
+def _batch(
+    command: Command,
+    settings: Settings,
+    store: Store,
+    tasks: Sequence[RunTask],
+    pairs: Sequence[tuple[str, str]] = (),
+) -> Batch:
+    from adversariallm.runs.launch.batch import Batch
+
+    return Batch(
+        name=Batch.name_of(command.words, store.root),
+        root=store.root.absolute(),
+        tasks=tuple(tasks),
+        judges=settings.judges,
+        ttl_s=store.ttl_s,
+        compression=store.compression,
+        pairs=tuple(pairs),
+        view=command.view,
+    )
+
+
+def carry_out_judging(
+    command: Command,
+    pairs: Sequence[tuple[str, str]],
+    store: Store,
+    settings: Settings,
+    watcher: Watcher | None = None,
+    workshop: Workshop | None = None,
+) -> Finished:
+    """Have stored runs scored, given as run id and judge, with the launcher of the settings.
+
+    Args:
+        command: where the pairs are from; kept for `adversariallm resume`.
+        pairs: those of one judge next to each other.
+        store: where they are.
+        settings: what holds for the whole command.
+        watcher: told about the progress.
+        workshop: models that are loaded already.
+    """
+    from adversariallm.runs.lookups import require_judge
+
+    watcher = watcher or Watcher()
+    _check_writable(store.root)
+    for name in settings.judge:
+        require_judge(name, settings.judges.get(name, {}))
+    _remember(store.root, command)
+    launcher = settings.launcher.resolved()
+    if launcher.kind != "inline":
+        from adversariallm.runs.launch.dispatch import dispatch
+
+        batch = _batch(command, settings, store, (), pairs)
+        sent = dispatch(batch, 0, launcher, watcher.outcome, watcher.note)
+        return Finished(Plan(()), sent.outcomes, store, sent.problems)
+    workshop = workshop or Workshop(judges=settings.judges)
+    problems = judge_runs(store, pairs, workshop, watcher, view=command.view)
+    return Finished(Plan(()), (), store, problems)
 
 
 def _require_judges(found: Plan, settings: Settings) -> None:
@@ -175,16 +305,11 @@ def _judge(finished: Finished, workshop: Workshop, watcher: Watcher) -> dict[str
         for judge in run_.task.spec.amounts.judges:
             if judge not in ids:
                 ids[judge] = workshop.judge_id(judge)
-            known = run_.run_id in before and _settled(finished.store, run_.run_id, ids[judge])
+            known = run_.run_id in before and settled(finished.store, run_.run_id, ids[judge])
             if run_.run_id in stored and not known:
                 pairs.append((run_.run_id, judge))
     pairs.sort(key=lambda pair: pair[1])
     return judge_runs(finished.store, pairs, workshop, watcher)
-
-
-def _settled(store: Store, run_id: str, judge_id: str) -> bool:
-    """Whether nothing of a run can be unscored: spares reading thousands of finished runs."""
-    return store.has_scores(run_id, judge_id) and not store.top_ups(run_id)
 
 
 def judge_runs(
@@ -235,17 +360,17 @@ def _check_writable(root: Path) -> None:
         )
 
 
-def _remember(root: Path, arguments: Sequence[str]) -> None:
+def _remember(root: Path, command: Command) -> None:
     """Keep the command for `adversariallm resume`."""
     root.mkdir(parents=True, exist_ok=True)
-    if (root / COMMANDS).is_file() and remembered(root)[-1:] == [list(arguments)]:
+    if (root / COMMANDS).is_file() and remembered(root)[-1:] == [command]:
         return
-    line = json.dumps({"time": int(time.time()), "arguments": list(arguments)})
+    line = json.dumps({"time": int(time.time()), **asdict(command)})
     with (root / COMMANDS).open("a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
-def remembered(root: Path | str) -> list[list[str]]:
+def remembered(root: Path | str) -> list[Command]:
     """The commands that wrote to a store, oldest first, each once.
 
     Raises:
@@ -254,12 +379,19 @@ def remembered(root: Path | str) -> list[list[str]]:
     path = Path(root) / COMMANDS
     if not path.is_file():
         raise StoreError(f"{root} holds no {COMMANDS}: no `adversariallm run` wrote there")
-    found: dict[tuple[str, ...], None] = {}
+    found: dict[Command, None] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            arguments = tuple(map(str, json.loads(line)["arguments"]))
+            command = _command(json.loads(line))
         except (ValueError, KeyError, TypeError):
             continue  # a line cut off by a full disk
-        found.pop(arguments, None)
-        found[arguments] = None
-    return [list(arguments) for arguments in found]
+        found.pop(command, None)
+        found[command] = None
+    return list(found)
+
+
+def _command(row: dict[str, Any]) -> Command:
+    lists = {k: tuple(map(str, row.get(k, ()))) for k in ("runs", "where")}
+    view: View = "attacked" if row.get("view") == "attacked" else "clean"
+    arguments = tuple(map(str, row["arguments"]))
+    return Command(str(row.get("verb", "run")), arguments, **lists, view=view)

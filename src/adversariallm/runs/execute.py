@@ -119,6 +119,27 @@ def execute(
     return _Run(task, resources, log, on_event).run()
 
 
+def regenerate(
+    task: RunTask,
+    resources: Resources,
+    log: RunLog,
+    wanted: Sequence[tuple[int, int, int]],
+) -> list[list[StepRecord]]:
+    """Make chosen completions of finished steps, as they were, or would have been, made at first.
+
+    Args:
+        task: the run.
+        resources: loaded models.
+        log: holds the finished steps.
+        wanted: step, lane and sample of each completion.
+
+    Returns:
+        The records of all steps, by step and lane, with these completions added.
+    """
+    run = _Run(task, resources, log, lambda event: None)
+    return run.with_completions(wanted)
+
+
 class _Run:
     """One run in progress: what is finished, and the meter that all of it is charged to."""
 
@@ -170,6 +191,12 @@ class _Run:
         self._complete(scheduled(self.spec.amounts.completions, self._losses()))
         self.on_event(Event("done", len(self.steps) - 1))
         return self._document(), self._tensors()
+
+    def with_completions(self, wanted: Sequence[tuple[int, int, int]]) -> list[list[StepRecord]]:
+        """The steps of the log with these completions, and nothing else."""
+        self._resume()
+        self._sample(wanted)
+        return self.steps
 
     # Continuing
 

@@ -91,9 +91,7 @@ def judge_run(
     """
     meter = Meter()
     judge = make_judge(meter)
-    judge_id = f"{judge.info.name}-{judge.fingerprint_id()}" + (
-        "" if view == "clean" else f"-{view}"
-    )
+    judge_id = judge_id_of(judge, view)
     claim = store.claim(
         run_id, {"judge": judge.fingerprint()}, task=f"judge.{judge_id}", retry=True
     )
@@ -127,6 +125,28 @@ def judge_run(
         claim.finish()
     unscored = sum(value is None for value in columns[judge.info.score_key])
     return Judged("judged", len(wanted), unscored)
+
+
+def judge_id_of(judge: Judge, view: View = "clean") -> str:
+    """What the scores of a judge are stored under."""
+    return f"{judge.info.name}-{judge.fingerprint_id()}" + ("" if view == "clean" else f"-{view}")
+
+
+def settled(store: Store, run_id: str, judge_id: str) -> bool:
+    """Whether a judge has scored every completion of a run.
+
+    A run without later completions is not read, so that thousands of finished runs cost little.
+    """
+    if not store.has_scores(run_id, judge_id):
+        return False
+    if not store.top_ups(run_id):
+        return True
+    done = _already(store.scores(run_id, judge_id))
+    return all(
+        len(step.get("model_completions", ())) <= done.get((i, j), 0)
+        for i, run in enumerate(store.read(run_id)["runs"])
+        for j, step in enumerate(run["steps"])
+    )
 
 
 def _score(

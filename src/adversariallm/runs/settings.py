@@ -205,14 +205,30 @@ def read_judging(arguments: Sequence[str]) -> Judging:
         raise ConfigError("judge= is missing, as in adversariallm judge out=out judge=exact_match")
     for name in names:
         check_judge(name)
+    out = str(request.values.get("out", Settings.model_fields["out"].default))
+    return Judging(out, names, _judge_options(request))
+
+
+def judge_settings(arguments: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Options of judges by name, from `judges.NAME.OPTION=VALUE`.
+
+    Raises:
+        ConfigError: another key, or a wrong name.
+    """
+    request = read(arguments)
+    for key, text in request.typed.items():
+        if not key.startswith("judges.") or key in request.axes:
+            raise ConfigError(f"{text!r}: expected judges.NAME.OPTION=VALUE")
+    return _judge_options(request)
+
+
+def _judge_options(request: Request) -> dict[str, dict[str, Any]]:
     options: dict[str, dict[str, Any]] = {}
     for key, value in request.values.items():
         if key.startswith("judges."):
             _, name, option = key.split(".")
             options.setdefault(name, {})[option] = value
-    return Judging(
-        str(request.values.get("out", Settings.model_fields["out"].default)), names, options
-    )
+    return options
 
 
 def _spread(override: Override) -> list[tuple[str, tuple[Any, ...]]]:

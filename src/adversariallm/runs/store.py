@@ -325,10 +325,10 @@ class Store:
             write_new(path, encode({**value, "host": self.host}) + b"\n", self.durable)
             (work / leases.numbered(FAILED, generation)).touch()
 
-    def reopen(self, run_id: str) -> None:
-        """Let a failed run be claimed again, once, by whoever comes first."""
-        work = self._work_dir(run_key(run_id))
-        if self.status(run_id) == "failed":
+    def reopen(self, run_id: str, task: str = "") -> None:
+        """Let a failed run or pass be claimed again, once, by whoever comes first."""
+        work = self._work_dir(run_key(run_id, task))
+        if self.status(run_id, task) == "failed":
             generation = leases.generations(work)[-1]
             with explained("reopen a failed run", work):
                 (work / leases.numbered(leases.RELEASED, generation)).touch()

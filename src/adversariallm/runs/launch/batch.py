@@ -17,6 +17,7 @@ from typing import Any, Literal
 from adversariallm.core.config import stable_hash
 from adversariallm.core.errors import StoreError
 from adversariallm.runs.files import decode, encode, explained
+from adversariallm.runs.judging import View
 from adversariallm.runs.spec import RunTask
 from adversariallm.runs.store import Store
 
@@ -32,6 +33,8 @@ class Batch:
         judges: Options of judges by name.
         ttl_s: Time to live of leases.
         compression: Of published runs.
+        pairs: Run id and judge of further judgings, for runs that are stored already.
+        view: What judges read as the request.
     """
 
     name: str
@@ -40,6 +43,8 @@ class Batch:
     judges: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     ttl_s: float = 120.0
     compression: Literal["none", "zstd"] = "none"
+    pairs: tuple[tuple[str, str], ...] = ()
+    view: View = "clean"
 
     @staticmethod
     def name_of(arguments: Sequence[str], root: Path) -> str:
@@ -70,6 +75,8 @@ class Batch:
             "ttl_s": self.ttl_s,
             "compression": self.compression,
             "ids": self.ids,
+            "pairs": self.pairs,
+            "view": self.view,
         }
         path = self.folder / "tasks.jsonl"
         scratch = path.with_name(f".tmp.{uuid.uuid4().hex}")
@@ -94,4 +101,5 @@ class Batch:
         tasks = tuple(RunTask.model_validate_json(line) for line in lines)
         head = decode(first, path)
         head.pop("ids")
+        head["pairs"] = tuple(tuple(pair) for pair in head["pairs"])
         return cls(root=path.absolute().parents[2], tasks=tasks, **head)

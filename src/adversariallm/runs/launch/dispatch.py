@@ -1,4 +1,4 @@
-"""From a plan to pilots: what a command does when its launcher is not `inline`.
+"""From a batch to pilots: what a command does when its launcher is not `inline`.
 
 It blocks for local pilots and, unless asked to wait, only submits Slurm ones; both judge what
 they publish.
@@ -6,24 +6,18 @@ they publish.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from adversariallm.runs.launch.batch import Batch
 from adversariallm.runs.launch.options import Launcher
 from adversariallm.runs.launch.pilot import unjudged
 from adversariallm.runs.worker import Outcome
 
-if TYPE_CHECKING:
-    from adversariallm.runs.plan import Plan
-    from adversariallm.runs.settings import Settings
-    from adversariallm.runs.store import Store
-
 
 @dataclass(frozen=True)
 class Dispatched:
-    """What became of a plan.
+    """What became of a batch.
 
     Attributes:
         outcomes: How runs ended; empty where nobody waited.
@@ -35,21 +29,17 @@ class Dispatched:
 
 
 def dispatch(
-    arguments: Sequence[str],
-    found: Plan,
-    store: Store,
-    settings: Settings,
+    batch: Batch,
+    num_open: int,
     launcher: Launcher,
     on_outcome: Callable[[Outcome], None],
     on_note: Callable[[str], None],
 ) -> Dispatched:
-    """Have the runs of a plan carried out and judged by pilots.
+    """Have the runs of a batch carried out and judged by pilots.
 
     Args:
-        arguments: The command, which names the batch.
-        found: Its plan.
-        store: Where results go.
-        settings: What holds for the whole command.
+        batch: The runs.
+        num_open: Those that are not done or lack completions.
         launcher: Which pilots to start.
         on_outcome: Called once per run that ends while this waits.
         on_note: Called with what the user should know.
@@ -57,25 +47,15 @@ def dispatch(
     Raises:
         ConfigError: The launcher cannot do what is asked.
     """
-    batch = Batch(
-        name=Batch.name_of(arguments, store.root),
-        root=store.root.absolute(),
-        tasks=tuple(run.task for run in (*found.todo, *found.done)),
-        judges=settings.judges,
-        ttl_s=store.ttl_s,
-        compression=store.compression,
-    )
-    if settings.retry:
-        for run in found.todo:
-            store.reopen(run.run_id)
-    num_open = len(found.todo) + len(unjudged(batch, store))
+    store = batch.store()
+    num_open += len(unjudged(batch, store))
     if not num_open:
         return Dispatched()
     if launcher.kind == "local":
         from adversariallm.runs.launch.pool import Pool
 
         outcomes = Pool(batch, launcher, on_outcome=on_outcome).run()
-        return Dispatched(tuple(outcomes), _not_judged(batch, store))
+        return Dispatched(tuple(outcomes), _not_judged(batch))
     from adversariallm.runs.launch.slurm import follow, submit
 
     submission = submit(batch, launcher, num_open)
@@ -89,11 +69,11 @@ def dispatch(
     if not launcher.wait:
         return Dispatched()
     outcomes = follow(batch, on_outcome)
-    return Dispatched(tuple(outcomes), _not_judged(batch, store))
+    return Dispatched(tuple(outcomes), _not_judged(batch))
 
 
-def _not_judged(batch: Batch, store: Store) -> dict[str, str]:
+def _not_judged(batch: Batch) -> dict[str, str]:
     return {
         f"{judge} on {run_id}": f"not judged, see {batch.folder}; repeat the command"
-        for run_id, judge in unjudged(batch, store)
+        for run_id, judge in unjudged(batch, batch.store())
     }

@@ -15,7 +15,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from adversariallm.core.budget import Meter
 from adversariallm.runs.campaign import Watcher, judge_runs
-from adversariallm.runs.claim import StopRequested
+from adversariallm.runs.claim import StopRequested, run_key
 from adversariallm.runs.execute import Event
+from adversariallm.runs.judging import judge_id_of, settled
 from adversariallm.runs.launch.batch import Batch
 from adversariallm.runs.spec import RunTask
 from adversariallm.runs.store import Store
+from adversariallm.runs.topup import PASS, lacking
 from adversariallm.runs.worker import Outcome, Workshop, work
 
 if TYPE_CHECKING:
@@ -119,8 +121,8 @@ class _Log(Watcher):
 
     def outcome(self, outcome: Outcome) -> None:
         _log.info("%s: %s %s", outcome.label, outcome.ending, outcome.detail)
-        if outcome.ending == "done":
-            self._flight.done += 1
+        if outcome.ending == "done" or outcome.ending == "already done" and outcome.detail:
+            self._flight.done += outcome.ending == "done"
             self._flight.progressed = True
             self._stopper.finished_run()
         elif outcome.ending == "failed":
@@ -165,23 +167,34 @@ def fly(
             )
             if stopper.reason or stopper.enough:
                 raise StopRequested
-            if not any(outcome.ending in ("done", "failed") for outcome in outcomes):
+            if not any(o.ending in ("done", "failed") or o.detail for o in outcomes):
                 break  # the rest is held by others, or was lost to them
         pairs = _rotated(unjudged(batch, store), slot, slots)
         for judge in dict.fromkeys(judge for _, judge in pairs):
             for pair in (pair for pair in pairs if pair[1] == judge):
                 if stopper.now():
                     raise StopRequested
-                flight.problems |= judge_runs(store, [pair], workshop, watcher)
+                flight.problems |= judge_runs(store, [pair], workshop, watcher, view=batch.view)
     except StopRequested:
         flight.stopped = stopper.reason or stopper.enough
     return flight
 
 
 def _open_tasks(batch: Batch, store: Store) -> list[RunTask]:
+    """Runs that nobody did yet, and stored ones that lack completions."""
     states = store.survey()
-    pairs = zip(batch.ids, batch.tasks, strict=True)
-    return [task for run_id, task in pairs if states.get(run_id, "new") in _OPEN]
+    return [
+        task
+        for run_id, task in zip(batch.ids, batch.tasks, strict=True)
+        if states.get(run_id, "new") in _OPEN or is_short(store, states, run_id, task)
+    ]
+
+
+def is_short(store: Store, states: Mapping[str, str], run_id: str, task: RunTask) -> bool:
+    """Whether a stored run lacks completions that nobody is making."""
+    if states.get(run_id) != "done":
+        return False
+    return states.get(run_key(run_id, PASS), "new") in _OPEN and lacking(store, task)
 
 
 def _rotated(items: Sequence[_T], slot: int, slots: int) -> list[_T]:
@@ -191,21 +204,25 @@ def _rotated(items: Sequence[_T], slot: int, slots: int) -> list[_T]:
 
 
 def unjudged(batch: Batch, store: Store) -> list[tuple[str, str]]:
-    """Return run and judge for published runs of a batch that lack a judge's first scores."""
-    ids = _judge_ids(batch)
-    return [
+    """Return run and judge for stored runs of a batch that a judge has not scored in full."""
+    own = [
         (run_id, judge)
         for run_id, task in zip(batch.ids, batch.tasks, strict=True)
         for judge in task.spec.amounts.judges
-        if store.is_published(run_id) and not store.has_scores(run_id, ids[judge])
+    ]
+    pairs = [*own, *batch.pairs]
+    ids = _judge_ids(batch, {judge for _, judge in pairs})
+    return [
+        (run_id, judge)
+        for run_id, judge in pairs
+        if store.is_published(run_id) and not settled(store, run_id, ids[judge])
     ]
 
 
-def _judge_ids(batch: Batch) -> dict[str, str]:
+def _judge_ids(batch: Batch, names: set[str]) -> dict[str, str]:
     workshop = Workshop(judges=batch.judges)
-    names = {judge for task in batch.tasks for judge in task.spec.amounts.judges}
     judges = {name: workshop.judge_factory(name)(Meter()) for name in sorted(names)}
-    return {name: f"{j.info.name}-{j.fingerprint_id()}" for name, j in judges.items()}
+    return {name: judge_id_of(judge, batch.view) for name, judge in judges.items()}
 
 
 def configure_process(cpus: int | None = None) -> None:

@@ -60,7 +60,7 @@ class Pool:
         self._batch = batch
         self._command = tuple(command)
         self._max_restarts = launcher.max_restarts
-        self._slots = max(1, min(launcher.workers, len(batch.tasks)))
+        self._slots = max(1, min(launcher.workers, len(batch.tasks) + len(batch.pairs)))
         self._environments = environments(self._slots, launcher.gpus_per_node, os.environ)
         self._follower = Follower(batch, on_outcome)
         self._workers: list[_Worker] = []

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from adversariallm.runs.claim import run_key
 from adversariallm.runs.files import decode
 from adversariallm.runs.launch.batch import Batch
+from adversariallm.runs.launch.pilot import is_short
 from adversariallm.runs.store import Store
+from adversariallm.runs.topup import PASS
 from adversariallm.runs.worker import Outcome
 
 
@@ -55,24 +58,27 @@ class Follower:
         self._on_outcome = on_outcome
         states = self._store.survey()
         ended = ("done", "failed")
-        self._waiting = {
-            run_id: task.spec.label
-            for run_id, task in zip(batch.ids, batch.tasks, strict=True)
-            if states.get(run_id) not in ended
-        }
+        self._waiting: dict[str, str] = {}  # label by run
+        self._short: dict[str, tuple[str, int]] = {}  # label and files of later completions
+        for run_id, task in zip(batch.ids, batch.tasks, strict=True):
+            if is_short(self._store, states, run_id, task):
+                self._short[run_id] = (task.spec.label, len(self._store.top_ups(run_id)))
+            elif states.get(run_id) not in ended:
+                self._waiting[run_id] = task.spec.label
         self._outcomes: list[Outcome] = []
 
     @property
     def done(self) -> bool:
         """Whether every run has ended."""
-        return not self._waiting
+        return not self._waiting and not self._short
 
     def look(self) -> None:
         """Report what has ended since the last look."""
         states = self._store.survey()
         ended = {r: states[r] for r in self._waiting if states.get(r) in ("done", "failed")}
+        failed_passes = [r for r in self._short if states.get(run_key(r, PASS)) == "failed"]
         errors = {}
-        if "failed" in ended.values():
+        if failed_passes or "failed" in ended.values():
             errors = {failure.key: failure.error for failure in self._store.failed()}
         for run_id, state in ended.items():
             label = self._waiting.pop(run_id)
@@ -80,6 +86,15 @@ class Follower:
                 self._report(Outcome(run_id, label, "done"))
             else:
                 self._report(Outcome(run_id, label, "failed", errors.get(run_id, "")))
+        for run_id, (label, files) in list(self._short.items()):
+            if len(self._store.top_ups(run_id)) > files:
+                self._report(Outcome(run_id, label, "already done", "completions added"))
+            elif run_id in failed_passes:
+                error = errors.get(run_key(run_id, PASS), "")
+                self._report(Outcome(run_id, label, "failed", error))
+            else:
+                continue
+            del self._short[run_id]
 
     def finish(self) -> list[Outcome]:
         """Look once more, report what did not end, and return all outcomes."""
@@ -88,7 +103,11 @@ class Follower:
         for run_id, label in self._waiting.items():
             state = states.get(run_id, "new")
             self._report(Outcome(run_id, label, "lost", f"not finished ({state}); repeat to go on"))
+        for run_id, (label, _) in self._short.items():
+            detail = "its completions were not added; repeat to go on"
+            self._report(Outcome(run_id, label, "lost", detail))
         self._waiting.clear()
+        self._short.clear()
         return self._outcomes
 
     def _report(self, outcome: Outcome) -> None:
