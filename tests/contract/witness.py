@@ -16,7 +16,7 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("autodan", "num_points"): {"crossover": 1.0, "num_points": 1, "num_steps": 4},
     ("autodan", "patience"): {"patience": 1, "num_steps": 8, "crossover": 0.0, "mutation": 0.0},
     ("autodan", "paragraph_every"): {"variant": "hga", "paragraph_every": 1},
-    ("autodan", "num_words"): {"variant": "hga", "num_words": 1, "num_steps": 4},
+    ("autodan", "num_words"): {"variant": "hga", "num_words": 1, "mutation": 0.0},
     ("pgd", "epsilon"): {"projection": "l2", "epsilon": 0.02},
     ("pgd", "norm_over"): {"projection": "l2", "epsilon": 0.02},
     ("pgd", "restart_epsilon"): {"restart_every": 2},

@@ -65,7 +65,9 @@ class Config(FrozenConfig):
     """Options; defaults are those of the authors' repository."""
 
     variant: Literal["ga", "hga"] = Field(
-        "ga", description="genetic algorithm, or the hierarchical one, which also replaces words"
+        "ga",
+        description="genetic algorithm, or the hierarchical one, which also replaces words",
+        json_schema_extra={"since": "1.0"},
     )
     num_steps: int = Field(100, ge=0, description="generations")
     population: int = Field(256, ge=2, description="paragraphs per generation")
@@ -76,9 +78,17 @@ class Config(FrozenConfig):
     num_points: int = Field(5, ge=1, description="cut points of a crossover")
     mutation: float = Field(0.01, ge=0, le=1, description="probability of a child's paraphrase")
     paragraph_every: int = Field(
-        5, ge=1, description="hga: paragraphs cross once in so many times, else words change"
+        5,
+        ge=1,
+        description="hga: paragraphs cross once in so many times, else words change",
+        json_schema_extra={"since": "1.0"},
     )
-    num_words: int = Field(30, ge=0, description="hga: words with a momentum score; 0: all")
+    num_words: int = Field(
+        30,
+        ge=0,
+        description="hga: words with a momentum score; 0: all",
+        json_schema_extra={"since": "1.0"},
+    )
     patience: int = Field(0, ge=0, description="generations without improvement; 0: no limit")
     marker: str = Field("", description="text before the target, as the seeds ask for")
     model_name: str = Field("the assistant", description="name put into the seeds")
