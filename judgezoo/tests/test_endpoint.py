@@ -233,6 +233,65 @@ def test_a_repeated_prefill_is_cut_off_and_an_ignored_n_is_noticed(server: StubS
     assert reply.status == "provider_error" and "set capabilities n=false" in (reply.error or "")
 
 
+def test_token_ids_are_continued_as_they_are(server: StubServer) -> None:
+    paths: list[str] = []
+
+    def answer(number: int, path: str, body: dict) -> tuple[int, dict[str, str], bytes]:
+        paths.append(path)
+        choice = {
+            "index": 0,
+            "text": " on",
+            "finish_reason": "stop",
+            "logprobs": {"top_logprobs": [{"a": -0.5, "b": -1.5}]},
+        }
+        usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+        shown = {"id": "1", "object": "text_completion", "created": 0, "model": "stub-1"}
+        return 200, {}, json.dumps({**shown, "choices": [choice], "usage": usage}).encode()
+
+    server.answer = answer
+    able = Capabilities(token_ids="completions")
+    backend, _ = endpoint(server, capabilities=able, extra_body={"min_p": 0})
+    request = ask(prompt_ids=(5, 6, 7), seed=3, temperature=1.0, stop=("x",), top_logprobs=2)
+    reply = backend.generate([request])[0]
+    assert paths == ["/v1/completions"]
+    assert server.requests[0] == {
+        "model": "stub",
+        "prompt": [5, 6, 7],
+        "max_tokens": 8,
+        "temperature": 1.0,
+        "seed": 3,
+        "stop": ["x"],
+        "logprobs": 2,
+        "min_p": 0,
+    }
+    assert (reply.text, reply.usage.input_tokens) == (" on", 3)
+    assert reply.choices[0].logprobs == ((("a", -0.5), ("b", -1.5)),)
+    assert "prompt" not in reply.sent
+
+
+def test_token_ids_are_refused_where_the_server_is_not_said_to_take_them(
+    server: StubServer,
+) -> None:
+    backend, _ = endpoint(server)
+    with pytest.raises(BackendError, match="token_ids=completions"):
+        backend.generate([ask(prompt_ids=(1,))])
+    backend, _ = endpoint(server, capabilities=Capabilities(token_ids="completions"))
+    with pytest.raises(BackendError, match="as they are"):
+        backend.generate([ask(prompt_ids=(1,), schema={"type": "object"})])
+    assert server.requests == []
+    with pytest.raises(ValueError, match="anthropic protocol carries no token ids"):
+        EndpointConfig(
+            model="m", provider="anthropic", capabilities=Capabilities(token_ids="completions")
+        )
+
+
+def test_an_ability_that_is_not_there_changes_no_identity(server: StubServer) -> None:
+    plain, _ = endpoint(server)
+    able, _ = endpoint(server, capabilities=Capabilities(token_ids="completions"))
+    assert "token_ids" not in plain.identity()["capabilities"]
+    assert able.identity()["capabilities"]["token_ids"] == "completions"
+
+
 def test_anthropic_moves_system_text_and_merges_turns(server: StubServer) -> None:
     pytest.importorskip("anthropic")
     message = {

@@ -1,4 +1,7 @@
-"""Check the installation: versions, extras, memory, caches, plug-ins, a model's tokenization."""
+"""Check the installation: versions, extras, memory, caches, plug-ins, and a model.
+
+Of a local model the tokenization is checked, of one behind an address what its server honors.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ class Finding:
 
     Attributes:
         facts: what `detail` says, for programs.
+        configuration: whether what is wrong is what the user said, not this installation.
     """
 
     check: str
@@ -32,24 +36,28 @@ class Finding:
     detail: str
     remedy: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    configuration: bool = False
 
 
 def command(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="model=NAME: also check its tokenization; models.NAME.* as in `run`"),
+        typer.Argument(
+            help="model=NAME: also check its tokenization, or what an endpoint honors; "
+            "models.NAME.* as in `run`"
+        ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="The same as model=NAME.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check this installation; 1 where something is broken."""
+    """Check this installation; 1 where something is broken, 2 where a model is told wrongly."""
     from adversariallm.cli._console import say, say_json
 
     words = [*(overrides or ()), *([f"model={model}"] if model else ())]
     models = _models(words) if words else {}
     findings = [f for check in CHECKS for f in guarded(check, check.__name__)]
     for name, options in models.items():
-        findings += guarded(partial(_chat, name, options), f"tokenization of {name}")
+        findings += guarded(partial(_model, name, options), f"model {name}")
     if as_json:
         say_json([asdict(f) for f in findings])
     else:
@@ -57,16 +65,20 @@ def command(
             first, *more = finding.detail.split("\n")
             remedy = f" -> {finding.remedy}" if finding.remedy else ""
             say("\n".join([f"{finding.state:8s}{finding.check}: {first}{remedy}", *more]))
-    raise typer.Exit(int(any(f.state == "problem" for f in findings)))
+    problems = [f for f in findings if f.state == "problem"]
+    raise typer.Exit(2 if any(f.configuration for f in problems) else int(bool(problems)))
 
 
 def _models(words: Sequence[str]) -> dict[str, ModelOptions]:
     """The models that the words name, with their loading options.
 
     Raises:
-        ConfigError: a key that has nothing to do with models.
+        ConfigError: a key that has nothing to do with models, or a model that is not known.
     """
     from adversariallm.core.errors import ConfigError
+    from adversariallm.models.card import EndpointCard
+    from adversariallm.models.options import resolve
+    from adversariallm.models.remote import endpoint_config
     from adversariallm.runs.lookups import model_options
     from adversariallm.runs.settings import read
 
@@ -76,11 +88,16 @@ def _models(words: Sequence[str]) -> dict[str, ModelOptions]:
             raise ConfigError(f"{text!r}: doctor takes model= and models.NAME.OPTION=")
     unused = {"dataset": "none", "attack": "none"}  # a run needs them, a check of models does not
     points = replace(request, values={**unused, **request.values}).points()
-    return {
+    found = {
         name: model_options(name, settings.models.get(name, {}))
         for settings in points
         for name in settings.model
     }
+    for name, options in found.items():
+        card = resolve(name, options)
+        if isinstance(card, EndpointCard):
+            endpoint_config(card, options)
+    return found
 
 
 def guarded(check: Callable[[], Iterator[Finding]], title: str) -> list[Finding]:
@@ -180,9 +197,15 @@ def plugins() -> Iterator[Finding]:
     yield Finding("judges", "ok", f"{len(list_judges())} work")
 
 
-def _chat(name: str, options: ModelOptions) -> Iterator[Finding]:
+def _model(name: str, options: ModelOptions) -> Iterator[Finding]:
     from adversariallm.cli._chat_checks import check_chat
+    from adversariallm.cli._endpoint_checks import check_endpoint
+    from adversariallm.models.card import EndpointCard
+    from adversariallm.models.options import resolve
 
+    card = resolve(name, options)
+    if isinstance(card, EndpointCard):
+        return check_endpoint(card, options)
     return check_chat(name, options)
 
 

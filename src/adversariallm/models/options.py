@@ -66,7 +66,17 @@ class ModelOptions(FrozenConfig):
         (), description="endpoints: parameters that may be left out where they are not honored"
     )
     capabilities: dict[str, Any] | None = Field(
-        None, description="endpoints: what the server honors; null: the provider's usual set"
+        None,
+        description="endpoints: what the server honors, over the provider's usual set, e.g. "
+        "{n: false, schema_mode: none, token_ids: completions}",
+    )
+    extra_body: dict[str, Any] = Field(
+        {}, description="endpoints: further fields of every request, e.g. {top_k: 0, min_p: 0}"
+    )
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = Field(
+        None,
+        description="endpoints: name of the token limit in a request; null chooses by address",
+        json_schema_extra=INERT,
     )
     reuse_replies: bool = Field(
         True,

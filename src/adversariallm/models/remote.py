@@ -1,7 +1,8 @@
 """A model behind an address, with judgezoo's endpoint backend doing the requests.
 
 It translates between our conversations and the backend's requests. Retries, rate limits, deadlines
-and keys are the backend's; a request that failed is a reply with an error code, never data.
+and keys are the backend's; a request that failed is a reply with an error code, never data. Exact
+token ids are sent where the server continues them; a server that changed their number has failed.
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ class RemoteModel:
         except BackendError as error:
             raise ConfigError(f"model {self.name!r}: {error}") from None
         for i, answer in zip(missing, answers, strict=True):
-            found[i] = reply = self._with_enforcement(_reply(answer), json_schema)
+            made = _checked(_reply(answer), requests[i].prompt_ids)
+            found[i] = reply = self._with_enforcement(made, json_schema)
             if self.replies is not None:
                 self.replies.put(requests[i].key, reply)
         return [self._with_flops(reply) for reply in cast("list[Reply]", found)]
@@ -167,8 +169,9 @@ class RemoteModel:
             raise NeedsError(f"model {self.name!r} takes text; embeddings need a local model")
         _refuse_local_options(self.name, generation)
         messages = given.conversation.to_dicts()
-        if self.system_prompt is not None and messages[0]["role"] != "system":
-            messages.insert(0, {"role": "system", "content": self.system_prompt})
+        system = self.system_prompt
+        if given.ids is None and system is not None and messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": system})
         sampled = generation.temperature > 0 and self.backend.capabilities.seed
         request = ChatRequest(
             messages=tuple(messages),
@@ -179,10 +182,13 @@ class RemoteModel:
             stop=generation.stop,
             seed=rng.seed % (1 << SEED_BITS) if sampled else None,
             schema=json_schema if self._enforcement != "none" else None,
-            prefill=given.prefill or None,
+            prefill=None if given.ids is not None else given.prefill or None,
+            prompt_ids=given.ids,
         )
-        sample = [list(rng.path), dict(self.identity()), asdict(request)]
-        return replace(request, key=stable_hash(sample))
+        sent = asdict(request)
+        if request.prompt_ids is None:
+            del sent["prompt_ids"]  # the keys of texts stay as they were
+        return replace(request, key=stable_hash([list(rng.path), dict(self.identity()), sent]))
 
 
 def _refuse_local_options(name: str, generation: GenerationConfig) -> None:
@@ -196,6 +202,20 @@ def _refuse_local_options(name: str, generation: GenerationConfig) -> None:
     unknown = [f"generation_config.{option}" for option, wanted in asked.items() if wanted]
     if unknown:
         raise ConfigError(f"model {name!r} is remote and cannot honor {', '.join(unknown)}")
+
+
+def _checked(reply: Reply, ids: tuple[int, ...] | None) -> Reply:
+    """Refuse an answer to other ids than were sent: the server counts what it read."""
+    if ids is None or reply.error is not None:
+        return reply
+    read = reply.usage.tokens_processed
+    raw = {**reply.raw, "engine": "completions of token ids"}
+    if read == len(ids):
+        return replace(reply, raw=raw)
+    told = f"{len(ids)} token ids were sent and the server read {read or 'an unknown number'}"
+    return replace(
+        reply, text="", finish_reason="error", error="ids_not_taken", raw={**raw, "error": told}
+    )
 
 
 def _reply(reply: ChatReply) -> Reply:
@@ -239,16 +259,16 @@ def endpoint_config(card: EndpointCard, options: ModelOptions) -> Any:
     from judgezoo.backends import EndpointConfig
 
     names = (
-        "api_key_env", "allow_dropped", "capabilities", "reasoning_allowance", "max_concurrency",
-        "rpm", "tpm", "input_price", "output_price",
+        "api_key_env", "allow_dropped", "reasoning_allowance", "max_concurrency", "rpm", "tpm",
+        "input_price", "output_price", "extra_body", "max_tokens_field",
     )  # fmt: skip
+    told: dict[str, Any] = {name: getattr(options, name) for name in names}
+    told |= {"model": card.model, "provider": card.provider, "base_url": card.base_url}
     try:
-        return EndpointConfig(
-            model=card.model,
-            provider=card.provider,
-            base_url=card.base_url,
-            **{name: getattr(options, name) for name in names},
-        )
+        if options.capabilities is not None:
+            usual = EndpointConfig(**told).effective_capabilities().model_dump()
+            told["capabilities"] = {**usual, **options.capabilities}
+        return EndpointConfig(**told)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])

@@ -49,6 +49,10 @@ def provenance(models: Sequence[ChatModel]) -> dict[str, Any]:
 
 def _facts(model: ChatModel) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": model.name, "identity": dict(model.identity())}
+    endpoint = facts["identity"].get("endpoint")
+    if endpoint is not None:
+        ids = endpoint["capabilities"].get("token_ids")
+        facts["engine"] = f"endpoint, {'token ids or texts' if ids else 'texts'}: not ours"
     report = getattr(getattr(model, "engine", None), "report", None)
     if report is not None:
         facts["invariance"] = {True: "verified", False: "failed", None: "unverified"}[

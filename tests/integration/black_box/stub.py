@@ -29,6 +29,8 @@ class Stub:
         answered: proper answers by model name.
         attempts: HTTP requests by model name.
         tokens: completion tokens by model name, as reported.
+        honors: of `n`, `logprobs` and `token_ids`, those that the server does not ignore.
+        bodies: what was asked, as it came.
     """
 
     rules: dict[str, Rule]
@@ -39,6 +41,8 @@ class Stub:
     failed: Counter[str] = field(default_factory=Counter)
     keys: set[str] = field(default_factory=set)
     seen: Counter[str] = field(default_factory=Counter)
+    honors: frozenset[str] = frozenset()
+    bodies: list[dict[str, Any]] = field(default_factory=list)
     lock: Any = field(default_factory=threading.Lock)
     address: str = ""
 
@@ -59,9 +63,13 @@ def serving(stub: Stub) -> Iterator[Stub]:
 
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path.endswith("/completions") and not self.path.endswith("/chat/completions"):
+                self._continue(asked)
+                return
             name, messages = asked["model"], asked["messages"]
             text = json.dumps(messages)
             with stub.lock:
+                stub.bodies.append(asked)
                 stub.attempts[name] += 1
                 stub.seen[text] += 1
                 stub.keys |= {key for m in messages for key in m}
@@ -73,15 +81,44 @@ def serving(stub: Stub) -> Iterator[Stub]:
             elif fault is not None:
                 self._misbehave(fault)
             else:
-                self._answer(name, messages, int(asked.get("seed", 0)))
+                self._answer(name, messages, asked)
 
-        def _answer(self, name: str, messages: Messages, seed: int) -> None:
-            text = stub.rules[name](messages, seed)
+        def _answer(self, name: str, messages: Messages, asked: dict[str, Any]) -> None:
+            text = stub.rules[name](messages, int(asked.get("seed", 0)))
             tokens = len(text.split())
             with stub.lock:
                 stub.answered[name] += 1
                 stub.tokens[name] += tokens
-            self._send(200, completion(name, text, tokens))
+            body = completion(name, text, tokens)
+            body["usage"]["prompt_tokens"] = sum(len(m["content"].split()) for m in messages)
+            choice = body["choices"][0]
+            if "logprobs" in stub.honors and asked.get("logprobs"):
+                top = {"token": "a", "logprob": -0.5, "bytes": None}
+                choice["logprobs"] = {"content": [{**top, "top_logprobs": [top]}]}
+            if "n" in stub.honors:
+                body["choices"] = [{**choice, "index": k} for k in range(asked.get("n", 1))]
+            self._send(200, body)
+
+        def _continue(self, asked: dict[str, Any]) -> None:
+            """A server that ignores ids reads them as text."""
+            with stub.lock:
+                stub.bodies.append(asked)
+            read = len(asked["prompt"]) if "token_ids" in stub.honors else len(str(asked["prompt"]))
+            self._send(
+                200,
+                {
+                    "id": "x",
+                    "object": "text_completion",
+                    "created": 0,
+                    "model": asked["model"],
+                    "choices": [{"index": 0, "text": "more", "finish_reason": "length"}],
+                    "usage": {
+                        "prompt_tokens": read,
+                        "completion_tokens": 1,
+                        "total_tokens": read + 1,
+                    },
+                },
+            )
 
         def _misbehave(self, fault: str) -> None:
             if fault == "429":

@@ -20,7 +20,8 @@ from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.plugins import ATTACKS
 from adversariallm.core.records import RunDocument
 from adversariallm.core.rng import Rng
-from adversariallm.core.types import Behavior, Conversation
+from adversariallm.core.types import Behavior, Conversation, ModelInput
+from adversariallm.models.loading import load_model
 from adversariallm.models.remote import RemoteModel
 from adversariallm.runs.execute import Resources, execute
 from adversariallm.runs.runlog import MemoryLog
@@ -149,3 +150,28 @@ def test_the_server_holds_a_helper_to_the_schema(address: str) -> None:
         assert reply.raw["enforcement"] == "strict"
         if reply.finish_reason == "stop":
             assert json.loads(reply.text)["score"] in range(1, 6)
+
+
+def test_token_ids_of_ours_are_continued_by_the_server(address: str) -> None:
+    """The same ids and weights, another engine: greedy answers begin alike."""
+    local = load_model("smollm2-135m")
+    talk = Conversation.user("Name three birds that live near water.")
+    ids = tuple(local.chat.encode(talk))
+    config = EndpointConfig(
+        model="smollm2",
+        base_url=address,
+        max_concurrency=1,
+        capabilities=Capabilities(n=False, token_ids="completions"),
+        extra_body={"top_k": 0, "min_p": 0, "cache_prompt": False},
+    )
+    served = RemoteModel(EndpointBackend(config), name="smollm2")
+    options = GenerationConfig(max_new_tokens=12)
+    given = ModelInput(conversation=talk, ids=ids)
+    (ours,) = local.generate([given], options, [Rng.root(0)])
+    (theirs,) = served.generate([given], options, [Rng.root(0)])
+    assert theirs.error is None and theirs.raw["engine"] == "completions of token ids"
+    assert theirs.usage.tokens_processed == len(ids)
+    assert theirs.text.split()[:3] == ours.text.split()[:3]
+    changed = ModelInput(conversation=talk, ids=(*ids, *local.chat.encode(talk)[:2]))
+    (other,) = served.generate([changed], options, [Rng.root(0)])
+    assert other.usage.tokens_processed == len(ids) + 2  # the ids count, not the text

@@ -114,6 +114,48 @@ def test_flops_are_unknown_unless_the_user_states_the_parameters(tmp_path: Path)
     assert reply.raw["flops_basis"] == "active_params"
 
 
+IDS = ModelInput(conversation=ASK, ids=(5, 6, 7))
+
+
+def read(tokens: int) -> ChatReply:
+    return ChatReply(
+        choices=(ChatChoice(text=" on"),), usage=Usage(input_tokens=tokens, output_tokens=1)
+    )
+
+
+def test_token_ids_are_sent_as_they_are_and_the_server_must_have_read_as_many() -> None:
+    driver = Driver(read(3), read(4), read(0))
+    able = Capabilities(token_ids="completions")
+    model = remote(driver, capabilities=able, system_prompt="Be brief.")
+    good, changed, silent = model.generate([IDS] * 3, GREEDY, [RNG] * 3)
+    assert [r.prompt_ids for r in driver.sent] == [(5, 6, 7)] * 3
+    assert (good.text, good.error) == (" on", None)
+    assert good.raw["engine"] == "completions of token ids"
+    assert (changed.text, changed.error) == ("", "ids_not_taken")
+    assert "3 token ids were sent and the server read 4" in str(changed.raw["error"])
+    assert silent.error == "ids_not_taken"
+
+
+def test_token_ids_are_refused_where_the_server_is_not_said_to_take_them() -> None:
+    driver = Driver()
+    with pytest.raises(ConfigError, match="token_ids=completions"):
+        remote(driver).generate([IDS], GREEDY, [RNG])
+    assert driver.sent == []
+
+
+def test_stated_capabilities_stand_over_the_usual_ones_of_the_provider() -> None:
+    def stated(name: str, **told: Any) -> Any:
+        options = ModelOptions(capabilities=told)
+        facts: Any = identity(resolve(name, options), options)
+        return facts["endpoint"]["capabilities"]
+
+    assert stated("openai:m@http://127.0.0.1:1/v1", n=False)["temperature"] is True
+    found = stated("anthropic:m", prefill="assistant_turn")
+    assert (found["prefill"], found["temperature"]) == ("assistant_turn", False)
+    with pytest.raises(ConfigError, match="tokens"):
+        stated("openai:m@http://127.0.0.1:1/v1", tokens=True)
+
+
 @pytest.mark.parametrize(
     ("status", "reason", "code"),
     [

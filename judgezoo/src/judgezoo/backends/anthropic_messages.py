@@ -9,7 +9,7 @@ from typing import Any
 
 from judgezoo.backends.base import ChatChoice, ChatReply, ChatRequest, Usage
 from judgezoo.backends.config import EndpointConfig
-from judgezoo.backends.wire import CallFailed, failure
+from judgezoo.backends.wire import attempt
 from judgezoo.errors import MissingExtra
 
 __all__ = ["AnthropicDriver"]
@@ -47,20 +47,12 @@ class AnthropicDriver:
     def call(self, request: ChatRequest, timeout_s: float) -> ChatReply:
         """Make one attempt; see `judgezoo.backends.wire.Driver`."""
         parameters = self._parameters(request)
-        try:
+
+        def send() -> ChatReply:
             raw = self._client.messages.with_raw_response.create(**parameters, timeout=timeout_s)
-            message = raw.parse()
-            reply = self._reply(message, raw.headers.get("request-id"), parameters)
-        except self._anthropic.APIStatusError as error:
-            text = str(error.body or error.message)
-            raise failure(error.status_code, text, error.response.headers, self._key) from None
-        except self._anthropic.AnthropicError as error:
-            text = f"{type(error).__name__}: {error}"
-            raise failure(None, text, {}, self._key) from None
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
-            text = f"malformed response ({type(error).__name__})"
-            raise CallFailed(text, retryable=True) from None
-        return reply
+            return self._reply(raw.parse(), raw.headers.get("request-id"), parameters)
+
+        return attempt(self._anthropic, self._anthropic.AnthropicError, self._key, send)
 
     def _parameters(self, request: ChatRequest) -> dict[str, Any]:
         """Return the SDK's arguments; sampling parameters travel in the extra body."""

@@ -37,6 +37,7 @@ class ChatRequest:
         top_logprobs: number of alternatives per token to return, or None.
         schema: JSON schema of the answer, or None.
         prefill: text that the assistant's answer starts with; not repeated in the reply.
+        prompt_ids: token ids to continue, sent in place of the messages; None sends the messages.
         key: the caller's coordinates of this request; kept out of the request itself.
     """
 
@@ -51,6 +52,7 @@ class ChatRequest:
     top_logprobs: int | None = None
     schema: Mapping[str, Any] | None = None
     prefill: str | None = None
+    prompt_ids: tuple[int, ...] | None = None
     key: str = ""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 __all__ = ["Capabilities", "EndpointConfig"]
 
@@ -28,6 +28,8 @@ class Capabilities(BaseModel):
         schema_mode: strict JSON schema, JSON mode without a schema, or neither.
         prefill: how an answer's beginning is given: as a last assistant turn, so with vLLM's
             ``continue_final_message`` beside it, or not at all.
+        token_ids: prompts as token ids, at ``/completions`` (vLLM, llama.cpp); they are ids of the
+            server's own tokenizer.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -42,6 +44,12 @@ class Capabilities(BaseModel):
     logprobs: bool = True
     schema_mode: Literal["strict", "json_mode", "none"] = "strict"
     prefill: Literal["none", "assistant_turn", "continue_final_message"] = "none"
+    token_ids: Literal["none", "completions"] = "none"
+
+    def identity(self) -> dict[str, Any]:
+        """JSON form; what is not there is left out, so that it changes no older identity."""
+        left_out = {"token_ids"} if self.token_ids == "none" else set[str]()
+        return self.model_dump(mode="json", exclude=left_out)
 
 
 ANTHROPIC_CAPABILITIES = Capabilities(
@@ -123,6 +131,14 @@ class EndpointConfig(BaseModel):
         if parts.username or parts.password or parts.query:
             raise ValueError("an address with a user, password or query may hold a secret")
         return urlunsplit(parts)
+
+    @model_validator(mode="after")
+    def _ids_have_a_protocol(self) -> EndpointConfig:
+        if self.provider == "anthropic" and self.effective_capabilities().token_ids != "none":
+            raise ValueError(
+                "the anthropic protocol carries no token ids; leave token_ids out of capabilities"
+            )
+        return self
 
     def effective_capabilities(self) -> Capabilities:
         """Return the stated capabilities, or the provider's usual ones."""

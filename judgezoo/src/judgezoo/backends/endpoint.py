@@ -68,7 +68,7 @@ class EndpointBackend:
             "provider": config.provider,
             "base_url": config.address(),
             "model": config.model,
-            "capabilities": self.capabilities.model_dump(mode="json"),
+            "capabilities": self.capabilities.identity(),
             "allow_dropped": list(config.allow_dropped),
             "reasoning_allowance": config.reasoning_allowance,
             "extra_body": config.extra_body,
@@ -126,10 +126,25 @@ class EndpointBackend:
             raise BackendError(
                 f"{self.config.model!r} has no system role; put the text into a user message"
             )
+        if request.prompt_ids is not None:
+            self._require_ids(request)
         cleared: dict[str, Any] = {name: None for name in unsupported if name != "stop"}
         if "stop" in unsupported:
             cleared["stop"] = ()
         return replace(request, **cleared), unsupported
+
+    def _require_ids(self, request: ChatRequest) -> None:
+        """Refuse token ids where the server takes none, and what does not go with them."""
+        if self.capabilities.token_ids == "none":
+            raise BackendError(
+                f"{self.config.model!r} is not said to take token ids; if its server continues "
+                "token ids at /completions, say so with capabilities token_ids=completions"
+            )
+        if request.schema is not None or request.prefill is not None:
+            raise BackendError(
+                "token ids are continued as they are: put the prefill into them, and ask for no "
+                "schema"
+            )
 
     def _answer(self, request: ChatRequest, dropped: tuple[str, ...]) -> ChatReply:
         """Answer one request, sample by sample where the endpoint gives one at a time."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from judgezoo.backends.base import ChatChoice, ChatReply, ChatRequest, Usage
 from judgezoo.backends.config import EndpointConfig
-from judgezoo.backends.wire import CallFailed, failure
+from judgezoo.backends.wire import attempt
 
 __all__ = ["OpenAIDriver"]
 
@@ -39,23 +39,26 @@ class OpenAIDriver:
 
     def call(self, request: ChatRequest, timeout_s: float) -> ChatReply:
         """Make one attempt; see `judgezoo.backends.wire.Driver`."""
-        parameters = self._parameters(request)
-        try:
-            raw = self._client.chat.completions.with_raw_response.create(
-                **parameters, timeout=timeout_s
-            )
-            completion = raw.parse()
-            reply = self._reply(completion, raw.headers, parameters)
-        except self._openai.APIStatusError as error:
-            message = str(error.body or error.message)
-            raise failure(error.status_code, message, error.response.headers, self._key) from None
-        except self._openai.OpenAIError as error:
-            message = f"{type(error).__name__}: {error}"
-            raise failure(None, message, {}, self._key) from None
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
-            message = f"malformed response ({type(error).__name__})"
-            raise CallFailed(message, retryable=True) from None
-        return reply
+        ids = request.prompt_ids
+        parameters = self._parameters(request) if ids is None else self._continued(request, ids)
+        endpoint = self._client.chat.completions if ids is None else self._client.completions
+
+        def send() -> ChatReply:
+            raw: Any = endpoint.with_raw_response.create(**parameters, timeout=timeout_s)
+            return self._reply(raw.parse(), raw.headers, parameters)
+
+        return attempt(self._openai, self._openai.OpenAIError, self._key, send)
+
+    def _continued(self, request: ChatRequest, ids: tuple[int, ...]) -> dict[str, Any]:
+        """Return the SDK's arguments for continuing token ids."""
+        chat = self._parameters(request)
+        kept = ("model", "temperature", "top_p", "seed", "stop", "n", "extra_body")
+        return {
+            **{name: chat[name] for name in kept if name in chat},
+            "prompt": list(ids),
+            "max_tokens": request.max_tokens + self._config.reasoning_allowance,
+            **({} if request.top_logprobs is None else {"logprobs": request.top_logprobs}),
+        }
 
     def _parameters(self, request: ChatRequest) -> dict[str, Any]:
         """Return the SDK's arguments."""
@@ -108,11 +111,17 @@ class OpenAIDriver:
             served_model=completion.model,
             system_fingerprint=getattr(completion, "system_fingerprint", None),
             request_id=headers.get("x-request-id"),
-            sent={k: v for k, v in parameters.items() if k != "messages"},
+            sent={k: v for k, v in parameters.items() if k not in ("messages", "prompt")},
         )
 
 
 def _choice(choice: Any) -> ChatChoice:
+    if not hasattr(choice, "message"):  # of /completions
+        return ChatChoice(
+            text=choice.text or "",
+            finish_reason=choice.finish_reason or "unknown",
+            logprobs=_continued_logprobs(choice.logprobs),
+        )
     message = choice.message
     reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
     return ChatChoice(
@@ -130,6 +139,13 @@ def _logprobs(logprobs: Any) -> tuple[tuple[tuple[str, float], ...], ...] | None
     return tuple(
         tuple((top.token, top.logprob) for top in token.top_logprobs) for token in logprobs.content
     )
+
+
+def _continued_logprobs(logprobs: Any) -> tuple[tuple[tuple[str, float], ...], ...] | None:
+    tops = getattr(logprobs, "top_logprobs", None)
+    if not tops:
+        return None
+    return tuple(tuple((top or {}).items()) for top in tops)
 
 
 def _usage(usage: Any) -> Usage:

@@ -6,12 +6,14 @@ Retries and pacing are not decided here; a driver calls its SDK with the SDK's o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from judgezoo.backends.base import ChatReply, ChatRequest
 
-__all__ = ["CallFailed", "Driver", "failure", "scrub"]
+__all__ = ["CallFailed", "Driver", "attempt", "failure", "scrub"]
+
+T = TypeVar("T")
 
 RETRY_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 _OVERFLOW = re.compile(
@@ -60,6 +62,30 @@ class Driver(Protocol):
             CallFailed: the attempt failed.
         """
         ...
+
+
+def attempt(sdk: Any, base: type[Exception], key: str | None, send: Callable[[], T]) -> T:
+    """Make one call through a vendor's SDK and translate whatever goes wrong.
+
+    Args:
+        sdk: the vendor's module, for its ``APIStatusError``.
+        base: what all of the SDK's errors derive from.
+        key: the secret in use, kept out of every message.
+        send: makes the call and reads its result.
+
+    Raises:
+        CallFailed: the call failed, or its result cannot be read.
+    """
+    try:
+        return send()
+    except sdk.APIStatusError as error:
+        message = str(error.body or error.message)
+        raise failure(error.status_code, message, error.response.headers, key) from None
+    except base as error:
+        raise failure(None, f"{type(error).__name__}: {error}", {}, key) from None
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        message = f"malformed response ({type(error).__name__})"
+        raise CallFailed(message, retryable=True) from None
 
 
 def scrub(text: str, secret: str | None) -> str:
