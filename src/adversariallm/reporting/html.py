@@ -33,10 +33,11 @@ from adversariallm.evaluation.facts import (
     distinct_labels,
     flatten,
     group_by_setting,
+    judges_of,
 )
 from adversariallm.evaluation.flags import raise_flags
 from adversariallm.evaluation.trials import Trial, trials_of
-from adversariallm.reporting.charts import Series, curve_chart, rate_chart
+from adversariallm.reporting.charts import NUM_COLORS, Series, curve_chart, rate_chart
 from adversariallm.reporting.details import setting_tables
 from adversariallm.reporting.protocols import protocol_table
 from adversariallm.reporting.safety import safety_utility
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from adversariallm.tokenization import ChatTokenizer
 
 Groups = Sequence[tuple[Setting, Sequence[Document]]]
+Rows = list[tuple[str, list[Trial]]]
 
 AXES: tuple[tuple[Axis, str], ...] = (
     ("steps", "step"),
@@ -171,13 +173,10 @@ def _series_name(setting: Setting, labels: Mapping[str, str]) -> str:
 def _charts(
     groups: Groups, labels: Mapping[str, str], threshold: float | None
 ) -> list[dict[str, Any]]:
-    """Attack success by step and by FLOPs, one pair for each data set and judge."""
-    panels: dict[tuple[str, str], list[tuple[str, list[Trial]]]] = {}
+    """Attack success by step and by FLOPs, a pair for each data set and judge, perhaps model."""
+    panels: dict[tuple[str, ...], Rows] = {}
     for setting, group in groups:
-        judges = sorted(
-            {j for d in group for r in d["runs"] for s in r["steps"] for j in s["scores"]}
-        )
-        for judge in judges:
+        for judge in judges_of(group):
             trials = [
                 t
                 for t in trials_of(group, judge, threshold=threshold)
@@ -186,15 +185,35 @@ def _charts(
             if trials:
                 shield = f" + {setting.defense}" if setting.defense else ""
                 name = visible_line(f"{labels[setting.key]} on {setting.model}{shield}")
-                panels.setdefault((setting.dataset, judge), []).append((name, trials))
-    return [
-        {
-            "title": visible_line(f"{dataset}, judged by {judge}"),
-            "plots": [_plot(rows, axis, title) for axis, title in AXES],
-            "legend": [name for name, _ in rows],
-        }
-        for (dataset, judge), rows in sorted(panels.items())
-    ]
+                key = (setting.dataset, judge, setting.model)
+                panels.setdefault(key, []).append((name, trials))
+    charts = []
+    for (dataset, judge), titled in _joined(panels).items():
+        for model, rows in titled:
+            where = f", {model}" if model else ""
+            charts.append(
+                {
+                    "title": visible_line(f"{dataset}, judged by {judge}{where}"),
+                    "plots": [_plot(rows, axis, title) for axis, title in AXES],
+                    "legend": [name for name, _ in rows],
+                }
+            )
+    return charts
+
+
+def _joined(
+    panels: Mapping[tuple[str, ...], Rows],
+) -> dict[tuple[str, str], list[tuple[str, Rows]]]:
+    """Models share a chart while their curves have colors of their own, else each has its own."""
+    by_judge: dict[tuple[str, str], list[tuple[str, Rows]]] = {}
+    for (dataset, judge, model), rows in sorted(panels.items(), key=lambda p: p[0]):
+        by_judge.setdefault((dataset, judge), []).append((model, rows))
+    return {
+        key: parts
+        if sum(len(rows) for _, rows in parts) > NUM_COLORS
+        else [("", [row for _, rows in parts for row in rows])]
+        for key, parts in by_judge.items()
+    }
 
 
 def _plot(rows: Sequence[tuple[str, list[Trial]]], axis: Axis, x_title: str) -> dict[str, Any]:

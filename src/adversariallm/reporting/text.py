@@ -63,7 +63,8 @@ def quantity(value: float | None) -> str:
     for unit, size in (("M", 1e6), ("k", 1e4)):
         if abs(value) >= size:
             return f"{value / (size if unit == 'M' else 1e3):.1f}{unit}"
-    return f"{value:.0f}" if value == round(value) else f"{value:.3g}"
+    whole = value == round(value) or abs(value) >= 100
+    return f"{value:.0f}" if whole else f"{value:.3g}"
 
 
 def seconds_text(value: float | None) -> str:

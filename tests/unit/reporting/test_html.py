@@ -161,3 +161,14 @@ def test_long_runs_keep_the_steps_that_matter() -> None:
     kept = chosen_steps(run["steps"], run["behavior"], 8)
     assert len(kept) == 8
     assert {0, 77, 120, 199} <= set(kept)
+
+
+def test_more_curves_than_colors_get_a_chart_for_each_model() -> None:
+    attacks, models = ("gcg", "bon", "pair", "beast", "tap"), ("first", "second")
+    few = render_report([fake_document([[1.0], [0.0]], attack=a, model="first") for a in attacks])
+    many = render_report(
+        [fake_document([[1.0], [0.0]], attack=a, model=m) for a in attacks for m in models]
+    )
+    assert few.count("judged by refusal_prefix</h3>") == 1
+    for model in models:
+        assert many.count(f"judged by refusal_prefix, {model}</h3>") == 1

@@ -154,3 +154,14 @@ def test_seconds_have_units() -> None:
 def test_rate_text_never_shows_a_number_without_its_interval() -> None:
     table = summarize([fake_document([[0.0]], behavior=f"b{i}") for i in range(4)])
     assert rate_text(table.rows[0]["rate"]) == "0.0 % [0.0, 49.0]"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"), (7.5, "7.5"), (512, "512"), (1100.0000001, "1100"), (4919.3, "4919"),
+        (31000, "31.0k"), (4.2e6, "4.2M"), (1.3e12, "1.3e+12"), (None, "-"), (float("nan"), "-"),
+    ],
+)  # fmt: skip
+def test_quantities_are_short_and_never_of_two_kinds(value: float | None, shown: str) -> None:
+    assert quantity(value) == shown
