@@ -92,8 +92,12 @@ def test_the_life_of_a_store(
 
     code, shown = call("resume", str(out))
     assert code == 0
+    assert "adversariallm judge" in shown
+    code, shown = call("resume", str(out), "--all")
+    assert code == 0
     assert "0 runs to do" in shown
-    assert len((out / "commands.jsonl").read_text().splitlines()) == 1
+    kept = [json.loads(line) for line in (out / "commands.jsonl").read_text().splitlines()]
+    assert {row["verb"] for row in kept} == {"run", "judge"}
 
 
 def test_more_samples_are_added_to_what_is_stored(model: str, tmp_path: Path) -> None:

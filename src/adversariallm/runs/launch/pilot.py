@@ -121,7 +121,7 @@ class _Log(Watcher):
 
     def outcome(self, outcome: Outcome) -> None:
         _log.info("%s: %s %s", outcome.label, outcome.ending, outcome.detail)
-        if outcome.ending == "done" or outcome.ending == "already done" and outcome.detail:
+        if _moved(outcome):
             self._flight.done += outcome.ending == "done"
             self._flight.progressed = True
             self._stopper.finished_run()
@@ -167,7 +167,7 @@ def fly(
             )
             if stopper.reason or stopper.enough:
                 raise StopRequested
-            if not any(o.ending in ("done", "failed") or o.detail for o in outcomes):
+            if not any(outcome.ending == "failed" or _moved(outcome) for outcome in outcomes):
                 break  # the rest is held by others, or was lost to them
         pairs = _rotated(unjudged(batch, store), slot, slots)
         for judge in dict.fromkeys(judge for _, judge in pairs):
@@ -178,6 +178,11 @@ def fly(
     except StopRequested:
         flight.stopped = stopper.reason or stopper.enough
     return flight
+
+
+def _moved(outcome: Outcome) -> bool:
+    """Whether something was stored: the run, or completions beside it."""
+    return outcome.ending == "done" or (outcome.ending == "already done" and bool(outcome.detail))
 
 
 def _open_tasks(batch: Batch, store: Store) -> list[RunTask]:

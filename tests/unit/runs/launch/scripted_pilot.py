@@ -37,7 +37,8 @@ def execute(claim: Any) -> dict[str, Any]:
         facts = {key: os.environ.get(key) for key in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")}
         steps.append({"step": index, "execution": {"pid": os.getpid(), **facts}})
         claim.append("step", steps[-1])
-    return {"config": {}, "runs": [{"steps": steps}]}
+    amounts = {"num_return_sequences": 1, "completions": "all"}
+    return {"config": {}, "resolved": {"amounts": amounts}, "runs": [{"steps": steps}]}
 
 
 def crash(index: int) -> None:

@@ -1,0 +1,327 @@
+"""Later passes over a small store: sample, transfer, extend, judge; replay of what they make."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adversariallm.core.errors import ConfigError, NeedsError, StoreError
+from adversariallm.models.tiny import tiny_parts
+from adversariallm.runs import campaign, passes
+from adversariallm.runs.document import strip_volatile
+from adversariallm.runs.replay import replay
+from adversariallm.runs.store import Store
+from adversariallm.runs.worker import Workshop
+
+SEARCH = (
+    "attack=random_search",
+    "attacks.random_search.num_steps=2",
+    "attacks.random_search.num_candidates=2",
+)
+COMMON = (
+    "dataset=starter_harmful",
+    "datasets.starter_harmful.idx=[0,1]",
+    "generation_config.max_new_tokens=4",
+)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Two checkpoint folders with random weights and different tokenizers."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    folders = []
+    for kind in ("llama", "qwen2"):
+        folder = tmp_path_factory.mktemp(kind)
+        parts = tiny_parts(kind)
+        parts.model.save_pretrained(folder)
+        parts.tokenizer.save_pretrained(folder)
+        folders.append(str(folder))
+    return folders[0], folders[1]
+
+
+def loading(model: str) -> tuple[str, ...]:
+    settings = ("dtype=float32", "quantization=none", "template=tokenizer")
+    return (f"model={model}", *(f"models.{model}.{setting}" for setting in settings))
+
+
+@pytest.fixture(scope="module")
+def workshop() -> Workshop:
+    """What is loaded once for all tests."""
+    return Workshop()
+
+
+@pytest.fixture(scope="module")
+def made(
+    models: tuple[str, str], workshop: Workshop, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A store with two short searches."""
+    root = tmp_path_factory.mktemp("made") / "out"
+    words = (*loading(models[0]), *COMMON, *SEARCH, f"out={root}")
+    assert campaign.run(*words, workshop=workshop).exit_code == 0
+    return root
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path) -> Store:
+    shutil.copytree(made, tmp_path / "out")
+    return Store(tmp_path / "out")
+
+
+def out(store: Store) -> str:
+    return f"out={store.root}"
+
+
+def texts(document: dict[str, Any]) -> list[list[str]]:
+    return [step["model_completions"] for step in document["runs"][0]["steps"]]
+
+
+# sample
+
+
+def test_more_samples_are_those_that_more_would_have_given_at_first(
+    store: Store, models: tuple[str, str], workshop: Workshop, tmp_path: Path
+) -> None:
+    words = ("generation_config.num_return_sequences=3", "completions=last")
+    finished = passes.sample(out(store), *words, workshop=workshop)
+    assert finished.exit_code == 0
+    assert [o.detail for o in finished.outcomes] == ["2 completions added"] * 2
+    again = passes.sample(out(store), *words, workshop=workshop)
+    assert again.outcomes == ()
+    whole = (*loading(models[0]), *COMMON, *SEARCH, "generation_config.num_return_sequences=3")
+    other = campaign.run(*whole, f"out={tmp_path / 'whole'}", workshop=workshop)
+    for run_id in store.runs():
+        now, at_once = texts(store.read(run_id)), texts(other.store.read(run_id))
+        assert [len(t) for t in now] == [1, 1, 3]
+        assert now[-1] == at_once[-1]
+        scores = store.read(run_id)["runs"][0]["steps"][-1]["scores"]["refusal_prefix"]
+        assert None not in scores["p_harmful"]
+        assert len(scores["p_harmful"]) == 3
+
+
+def test_other_decoding_gives_runs_of_their_own(store: Store, workshop: Workshop) -> None:
+    before = {run_id: store.text(run_id) for run_id in store.runs()}
+    words = (out(store), "generation_config.temperature=1")
+    finished = passes.sample(*words, workshop=workshop)
+    assert len(finished.run_ids) == 2
+    assert not set(finished.run_ids) & set(before)
+    for run_id in finished.run_ids:
+        document = store.read(run_id)
+        parent = store.read(document["config"]["parent"]["run_id"])
+        assert document["config"]["generation"]["temperature"] == 1
+        sent = [s["model_input_tokens"] for s in document["runs"][0]["steps"]]
+        assert sent == [s["model_input_tokens"] for s in parent["runs"][0]["steps"]]
+        assert "optimization" not in document["ledgers"]
+        assert replay(store, run_id, workshop=workshop).passed
+    assert {run_id: store.text(run_id) for run_id in before} == before
+    # neither repeated, nor taken as a starting point by the next pass
+    assert passes.sample(*words, workshop=workshop).outcomes == ()
+    assert len(list(store.runs())) == 4
+
+
+# transfer
+
+
+def test_stored_inputs_are_tokenized_for_the_other_model(
+    store: Store, models: tuple[str, str], workshop: Workshop
+) -> None:
+    finished = passes.transfer(
+        out(store), *loading(models[1]), "completions=best", workshop=workshop
+    )
+    assert finished.exit_code == 0
+    assert len(finished.run_ids) == 2
+    chat = workshop.model(finished.plan.todo[0].task.spec.models[0]).chat  # type: ignore[attr-defined]
+    for run_id in finished.run_ids:
+        document = store.read(run_id)
+        parent = store.read(document["config"]["parent"]["run_id"])
+        assert document["resolved"]["parent"]["made_for"] == models[0]
+        losses = [s["loss"] for s in parent["runs"][0]["steps"]]
+        best = losses.index(min(losses))
+        for k, (step, old) in enumerate(
+            zip(document["runs"][0]["steps"], parent["runs"][0]["steps"], strict=True)
+        ):
+            assert step["model_input"] == old["model_input"]
+            assert step["loss"] is None
+            assert step["note"]["source"] == {"step": k, "loss": old["loss"]}
+            from adversariallm.core.types import Conversation
+
+            talk = Conversation.from_dicts(step["model_input"])
+            assert tuple(step["model_input_tokens"]) == chat.encode(talk)
+            assert len(step["model_completions"]) == (k == best)
+        assert len(store.scores(run_id)) == 1
+        assert replay(store, run_id, workshop=workshop).passed
+
+
+def test_a_system_prompt_is_another_model(
+    store: Store, models: tuple[str, str], workshop: Workshop
+) -> None:
+    prompt = f"models.{models[0]}.system_prompt='a careful helper'"
+    finished = passes.transfer(out(store), *loading(models[0]), prompt, workshop=workshop)
+    assert len(finished.run_ids) == 2
+    document = store.read(finished.run_ids[0])
+    assert document["resolved"]["models"][0]["identity"]["chat"]["system"]["text"]
+
+
+def test_stored_inputs_are_sent_to_a_defended_model(store: Store, workshop: Workshop) -> None:
+    finished = passes.transfer(out(store), "defense=smooth_llm", workshop=workshop)
+    assert finished.exit_code == 0
+    document = store.read(finished.run_ids[0])
+    assert document["config"]["defense"][0]["name"] == "smooth_llm"
+
+
+def test_embeddings_are_refused_with_the_reason(
+    models: tuple[str, str], workshop: Workshop, tmp_path: Path
+) -> None:
+    words = (
+        *loading(models[0]), *COMMON, "attack=pgd", "attacks.pgd.num_steps=1", f"out={tmp_path}",
+    )  # fmt: skip
+    assert campaign.run(*words, workshop=workshop).exit_code == 0
+    with pytest.raises(NeedsError, match="its inputs are embeddings of .*no other model reads"):
+        passes.transfer(f"out={tmp_path}", *loading(models[1]), workshop=workshop)
+    # the model they were made for may be asked again
+    finished = passes.sample(
+        f"out={tmp_path}", "generation_config.temperature=1", workshop=workshop
+    )
+    assert finished.exit_code == 0
+    assert all(replay(finished.store, r, workshop=workshop).passed for r in finished.run_ids)
+
+
+def test_the_model_an_input_was_made_for_is_no_target(store: Store, workshop: Workshop) -> None:
+    with pytest.raises(NeedsError, match="this is the model it was made for"):
+        passes.transfer(out(store), workshop=workshop)
+
+
+# extend
+
+
+def test_an_extended_run_equals_one_that_was_longer_from_the_start(
+    store: Store, models: tuple[str, str], workshop: Workshop, tmp_path: Path
+) -> None:
+    short = set(store.runs())
+    longer = "attacks.random_search.num_steps=4"
+    finished = passes.extend(out(store), longer, workshop=workshop)
+    assert finished.exit_code == 0
+    whole = (*loading(models[0]), *COMMON, SEARCH[0], longer, SEARCH[2])
+    straight = campaign.run(*whole, f"out={tmp_path / 'straight'}", workshop=workshop)
+    by_item = {straight.store.header(r)["config"]["fit"]["ids"][0]: r for r in straight.run_ids}
+    for run_id in finished.run_ids:
+        document = strip_volatile(store.read(run_id))
+        assert document["config"]["parent"]["run_id"] in short
+        twin = strip_volatile(straight.store.read(by_item[document["config"]["fit"]["ids"][0]]))
+        for part in ("runs", "ledgers", "status"):
+            assert document[part] == twin[part]
+    again = passes.extend(out(store), longer, runs=sorted(short), workshop=workshop)
+    assert again.outcomes == ()
+
+
+def test_a_search_that_a_limit_ended_goes_on_with_a_larger_one(
+    models: tuple[str, str], workshop: Workshop, tmp_path: Path
+) -> None:
+    words = (*loading(models[0]), *COMMON, *SEARCH, "budget.queries=3", f"out={tmp_path}")
+    limited = campaign.run(*words, workshop=workshop)
+    assert all("budget.queries=3" in o.detail for o in limited.outcomes)
+    with pytest.raises(NeedsError, match="give a larger budget"):
+        passes.extend(f"out={tmp_path}", "attacks.random_search.num_steps=9", workshop=workshop)
+    finished = passes.extend(f"out={tmp_path}", "budget.queries=100", workshop=workshop)
+    assert [o.detail for o in finished.outcomes] == ["done"] * 2
+    document = finished.store.read(finished.run_ids[0])
+    assert len(document["runs"][0]["steps"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        (("attacks.random_search.num_steps=1",), NeedsError, "has num_steps=2 already"),
+        ((), NeedsError, "give attacks.random_search.num_steps="),
+        (("attacks.random_search.num_candidates=9",), ConfigError, "only num_steps can grow"),
+        (("model=other",), ConfigError, "extend takes out"),
+        (("judge=exact_match,target_prefix", "retry=true,false"), ConfigError, "cannot be swept"),
+    ],
+)
+def test_what_cannot_be_extended_is_said(
+    store: Store, words: Sequence[str], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        passes.extend(out(store), *words)
+
+
+def test_an_attack_that_cannot_go_on_says_so(
+    models: tuple[str, str], workshop: Workshop, tmp_path: Path
+) -> None:
+    words = (*loading(models[0]), *COMMON, "attack=direct", f"out={tmp_path}")
+    campaign.run(*words, workshop=workshop)
+    with pytest.raises(NeedsError, match="attack 'direct' cannot be extended"):
+        passes.extend(f"out={tmp_path}", "attacks.random_search.num_steps=9")
+
+
+# judge, choosing, resuming
+
+
+def test_both_views_of_a_judge_are_stored_apart_and_made_once(
+    store: Store, workshop: Workshop
+) -> None:
+    for view in ("clean", "attacked"):
+        passes.judge(out(store), "judge=target_prefix", view=view, workshop=workshop)  # type: ignore[arg-type]
+    run_id = next(iter(store.runs()))
+    views = sorted(part.header.get("view", "clean") for part in store.scores(run_id))
+    assert views == ["attacked", "clean", "clean"]
+    passes.judge(out(store), "judge=target_prefix", workshop=workshop)
+    assert len(store.scores(run_id)) == 3
+
+
+def test_runs_are_chosen_by_id_or_filter(store: Store) -> None:
+    first, second = store.runs()
+    assert passes.choose(store, [first[:6]], []) == [first]
+    item = store.header(second)["config"]["fit"]["ids"][0]
+    assert passes.choose(store, [], [f"fit.ids={item}"]) == [second]
+    with pytest.raises(StoreError, match="no run starts with 'zz'"):
+        passes.choose(store, ["zz"], [])
+
+
+def test_a_place_without_runs_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is no run store"):
+        passes.sample(f"out={tmp_path / 'nothing'}", "completions=last")
+
+
+def test_a_pass_is_remembered_and_repeated(store: Store, workshop: Workshop) -> None:
+    words = (out(store), "generation_config.temperature=1")
+    passes.sample(*words, where=["seed=0"], workshop=workshop)
+    command = campaign.remembered(store.root)[-1]
+    assert (command.verb, command.where) == ("sample", ("seed=0",))
+    finished = passes.repeat(command, workshop=workshop)
+    assert finished.outcomes == ()
+    assert len(finished.plan.done) == 2
+
+
+# With workers
+
+
+@pytest.mark.slow
+def test_local_workers_top_up_transfer_and_judge(
+    store: Store, models: tuple[str, str], workshop: Workshop
+) -> None:
+    local = ("launcher.kind=local", "launcher.workers=2")
+    more = ("generation_config.num_return_sequences=2", *local)
+    finished = passes.sample(out(store), *more)
+    assert [o.detail for o in finished.outcomes] == ["completions added"] * 2
+    assert finished.exit_code == 0
+    sent = passes.transfer(out(store), *loading(models[1]), *local)
+    assert sent.exit_code == 0
+    assert len(sent.run_ids) == 2
+    judged = passes.judge(out(store), "judge=target_prefix", *local)
+    assert judged.exit_code == 0
+    for run_id in store.runs():
+        document = store.read(run_id)
+        last = document["runs"][0]["steps"][-1]
+        assert set(last["scores"]) == {"refusal_prefix", "target_prefix"}
+        assert all(None not in s["p_harmful"] for s in last["scores"].values() if "p_harmful" in s)
+        assert replay(store, run_id, workshop=workshop).passed
+    assert store.damaged() == {}
+    states = json.loads(json.dumps(dict(store.survey())))
+    assert set(states.values()) == {"done"}
