@@ -58,9 +58,12 @@ def spec(
     fit: Sequence[Behavior],
     *,
     options: Mapping[str, Any] | None = None,
+    evaluated: Sequence[Behavior] = (),
     **rest: Any,
 ) -> RunTask:
+    """The task of one run; a tuple of models is attacked at once."""
     module = ATTACKS.load(name)
+    models = model if isinstance(model, tuple) else (model,)
     chosen = {**module.INFO.quick, **(options or {})}
     amounts = Amounts(num_return_sequences=rest.pop("samples", 1))
     generation = rest.pop("generation", short(name))
@@ -68,18 +71,27 @@ def spec(
         attack=PluginSpec(
             name=name, version=module.INFO.version, options=module.Config(**chosen).semantic()
         ),
-        models=(ModelSpec(name=model.name, identity=dict(model.identity())),),
-        fit=BehaviorSet(
-            dataset="contract",
-            content_hash="0",
-            ids=tuple(b.id for b in fit),
-            keys=tuple(b.key for b in fit),
-        ),
+        models=tuple(ModelSpec(name=m.name, identity=dict(m.identity())) for m in models),
+        fit=_set_of(fit),
+        evaluated=_set_of(evaluated) if evaluated else None,
         generation=generation,
         amounts=amounts,
         **rest,
     )
-    return RunTask(spec=run, fit=tuple(b.to_dict() for b in fit))
+    return RunTask(
+        spec=run,
+        fit=tuple(b.to_dict() for b in fit),
+        evaluated=tuple(b.to_dict() for b in evaluated),
+    )
+
+
+def _set_of(behaviors: Sequence[Behavior]) -> BehaviorSet:
+    return BehaviorSet(
+        dataset="contract",
+        content_hash="0",
+        ids=tuple(b.id for b in behaviors),
+        keys=tuple(b.key for b in behaviors),
+    )
 
 
 def helpers_for(name: str) -> dict[str, Any]:
@@ -115,11 +127,12 @@ def contract_model() -> Any:
 
 def resources(name: str, model: Any, **rest: Any) -> Resources:
     module = ATTACKS.load(name)
-    assets = getattr(module, "EXAMPLE_ASSETS", {})
+    rest.setdefault("assets", getattr(module, "EXAMPLE_ASSETS", {}))
+    models = model if isinstance(model, tuple) else (model,)
     rest.setdefault("helpers", helpers_for(name))
     if module.INFO.judge and "judge" not in rest:
         rest["judge"] = lambda meter: LengthJudge()
-    return Resources(models=(model,), assets=assets, **rest)
+    return Resources(models=models, **rest)
 
 
 class LengthJudge:
@@ -136,10 +149,12 @@ def run(
     *,
     log: MemoryLog | None = None,
     budget: Budget | None = None,
+    given: Mapping[str, Any] | None = None,
     **rest: Any,
 ) -> RunDocument:
+    """Carry out one run in memory; `given` replaces helpers, assets or the judge."""
     task = spec(name, model, fit, budget=budget or Budget(), **rest)
-    document, _ = execute(task, resources(name, model), log or MemoryLog())
+    document, _ = execute(task, resources(name, model, **(given or {})), log or MemoryLog())
     return document
 
 

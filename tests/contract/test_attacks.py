@@ -21,8 +21,6 @@ from adversariallm.core.errors import NeedsError
 from adversariallm.core.plugins import ATTACKS
 from adversariallm.core.protocols import Needs
 from adversariallm.core.records import RunDocument
-from adversariallm.core.rng import Rng
-from adversariallm.core.types import Conversation, ModelInput
 from adversariallm.models.fakes import ScriptedModel
 from adversariallm.models.planted import PlantedModel
 from adversariallm.runs.execute import check_needs
@@ -30,6 +28,7 @@ from adversariallm.runs.runlog import MemoryLog
 
 sys.path.insert(0, str(Path(__file__).parent))
 import harness  # noqa: E402  -- beside this file
+import invariants  # noqa: E402
 from harness import behaviors, run, stable  # noqa: E402
 from witness import NEEDS, SHOWN_ELSEWHERE  # noqa: E402
 
@@ -62,83 +61,39 @@ class TestInvariants:
     def test_i1_the_recorded_loss_is_that_of_the_recorded_input(
         self, documents: Any, tiny: Any, name: str, i: int
     ) -> None:
-        for step in steps_of(documents[name, i]):
-            text = step.note.get("target", harness.TARGET)
-            target = tiny.chat.segments(behaviors()[i].conversation, target=text).target_ids
-            if step.loss is None or step.model_input_tokens is None:
-                continue
-            again = tiny.losses([step.model_input_tokens], [target])
-            assert float(again.per_token[0].mean()) == pytest.approx(step.loss, abs=1e-5)
+        invariants.recorded_losses(documents[name, i], tiny, behaviors()[i], tolerance=1e-5)
 
     def test_i2_the_recorded_conversation_gives_the_recorded_ids(
         self, documents: Any, tiny: Any, name: str, i: int
     ) -> None:
-        for step in steps_of(documents[name, i]):
-            assert "unreachable" not in step.flags
-            if step.model_input is not None:
-                ids = tiny.chat.encode(Conversation.from_dicts(step.model_input))
-                assert list(ids) == step.model_input_tokens
+        invariants.recorded_ids(documents[name, i], tiny)
 
     def test_i3_completions_come_from_exactly_the_recorded_ids(
         self, documents: Any, tiny: Any, name: str, i: int
     ) -> None:
-        document = documents[name, i]
         generation = harness.short(name)
         if generation.temperature > 0:
             pytest.skip("sampled; the resume test compares the streams")
-        for step in steps_of(document):
-            if step.model_input is None or any(c.in_loop for c in step.completions):
-                continue
-            given = ModelInput(Conversation.user("unused"), tuple(step.model_input_tokens))
-            (reply,) = tiny.generate([given], generation, [Rng.root(0)])
-            assert [list(reply.ids)] * 2 == [c.ids for c in step.completions]
+        invariants.completions_of_recorded_ids(documents[name, i], tiny, generation, 2)
 
     def test_i4_i5_the_target_is_never_part_of_the_input(
         self, documents: Any, name: str, i: int
     ) -> None:
-        document = documents[name, i]
-        assert document.runs[0].original_prompt == behaviors()[i].conversation.to_dicts()
-        for step in steps_of(document):
-            if step.model_input is None:
-                continue
-            last = step.model_input[-1]
-            if step.prefill:
-                assert last == {"role": "assistant", "content": step.prefill}
-                assert not any(t.startswith(step.prefill) for t in step.model_completions)
-            else:
-                assert last["role"] == "user"
+        invariants.target_absent(documents[name, i], behaviors()[i])
 
     def test_i7_no_id_is_outside_tokenizer_and_embedding(
         self, documents: Any, tiny: Any, name: str, i: int
     ) -> None:
-        limit = min(tiny.num_embeddings, len(tiny.chat.tokenizer))
-        for step in steps_of(documents[name, i]):
-            assert all(0 <= t < limit for t in step.model_input_tokens or ())
+        invariants.legal_ids(documents[name, i], tiny)
 
     def test_i8_what_stands_outside_the_slot_is_never_touched(
         self, documents: Any, tiny: Any, name: str, i: int
     ) -> None:
-        if ATTACKS.load(name).INFO.modality not in ("suffix", "none"):
-            pytest.skip("changes more than a suffix")
-        clean = behaviors()[i].conversation
-        for step in steps_of(documents[name, i]):
-            if step.model_input is None:
-                continue
-            assert len(step.model_input) == len(clean)
-            for sent, asked in zip(step.model_input[:-1], clean.to_dicts()[:-1], strict=True):
-                assert sent == asked
-            assert step.model_input[-1]["content"].startswith(clean[len(clean) - 1].content)
+        info = ATTACKS.load(name).INFO
+        invariants.outside_untouched(documents[name, i], behaviors()[i], info)
 
     def test_i10_the_steps_add_up_to_the_run(self, documents: Any, name: str, i: int) -> None:
-        document = documents[name, i]
-        total = Ledgers.from_dict(document.remainder)
-        for one in document.runs:
-            for step in one.steps:
-                total = total + Ledgers.from_dict(step.ledgers)
-                optimization = step.ledgers.get("optimization", {}).values()
-                assert step.flops == sum(u.get("flops", 0) for u in optimization)
-        setup = {"setup": document.ledgers["setup"]} if "setup" in document.ledgers else {}
-        assert (total + Ledgers.from_dict(setup)).to_dict() == document.ledgers
+        invariants.ledgers_add_up(documents[name, i])
 
     def test_step_zero_is_the_unoptimized_start(self, documents: Any, name: str, i: int) -> None:
         steps = steps_of(documents[name, i])
