@@ -6,6 +6,7 @@ It knows nothing of conversations or templates, and it never adds special tokens
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -61,6 +62,27 @@ class Codec:
             return Encoded(ids, self._offsets_by_decoding(text, ids))
         encoding = self._backend.encode(text, add_special_tokens=False)
         return Encoded(encoding.ids, encoding.offsets)
+
+    def word_ids(self, text: str) -> list[int | None]:
+        """For each id of `text` the number of the word it stands in; no token joins two words.
+
+        Raises:
+            ModelError: the tokenizer is a slow one, which does not tell.
+        """
+        if self._backend is None:
+            raise ModelError("a slow tokenizer does not tell its words; use the fast one")
+        return list(self._backend.encode(text, add_special_tokens=False).word_ids)
+
+    @property
+    def algorithm(self) -> dict[str, Any]:
+        """How words are cut into tokens, as the file of a fast tokenizer has it; empty else.
+
+        `type` names the kind, such as BPE; the other keys depend on it.
+        """
+        if self._backend is None:
+            return {}
+        found: dict[str, Any] = json.loads(self._backend.model.__getstate__())
+        return found
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens written out, nothing cleaned up."""
