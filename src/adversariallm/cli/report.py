@@ -70,6 +70,10 @@ def command(
         write_figures(documents, figures, threshold=threshold)
     if not quiet:
         console().print(table.to_rich())
+        if any(d["config"].get("defense") for d in documents):
+            from adversariallm.reporting.safety import safety_utility
+
+            console().print(safety_utility(documents, separate=True).to_rich())
         for flag in raise_flags(documents):
             say(f"flag {flag.name}: {flag.where}: {flag.seen}")
     for line in protocol_lines(documents, protocol):

@@ -1,7 +1,8 @@
-"""Safety and utility in one row per model and defense, or a refusal to mix unlike things.
+"""Safety and utility in one row per model, defense and attacker's knowledge of the defense.
 
-A row is one model (weights, adapter, dtype, template, system prompt), one defense and one way of
-decoding. A robust model that answers nothing shows as such.
+A row is one model (weights, adapter, dtype, template, system prompt), one stack of defenses and one
+way of decoding; unlike things are refused, not mixed. A robust model that answers nothing shows as
+such, and a defense shows what it costs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from adversariallm.reporting.summary import summarize
 from adversariallm.reporting.tables import Column, Table
 
 IDENTITY = ("models", "defense", "generation", "knowledge")
+PLAIN = "direct"
+"""The attack that searches nothing: what an attacker knows does not change its rate."""
 
 
 def safety_utility(
@@ -46,14 +49,19 @@ def safety_utility(
         rows.setdefault(key, (setting, []))[1].extend(group)
     _require_one_each([s for s, _ in rows.values()], separate)
     filled = [_row(setting, group, judge) for setting, group in rows.values()]
+    _share(filled, [s for s, _ in rows.values()])
+    filled.sort(key=lambda row: (row["model"], row["defense"], row["knowledge"]))
     found = list(dict.fromkeys(k for row in filled for k in row if isinstance(k, tuple)))
     order = {m: i for i, m in enumerate(METRIC_TITLES)}
     found.sort(key=lambda k: (order[k[0]], k[1:]))
     columns = [Column("model", "model"), Column("defense", "defense")]
+    if any(row["knowledge"] for row in filled):
+        columns.append(Column("knowledge", "attacker's knowledge"))
     columns += [Column(_key(k), _title(k), "rate") for k in found]
     columns += [
         Column("flops", "FLOPs per answer", "count"),
         Column("defense_queries", "defense queries per answer", "number"),
+        Column("defense_flops", "defense FLOPs per answer", "count"),
     ]
     table = [
         {(_key(k) if isinstance(k, tuple) else k): v for k, v in row.items()} for row in filled
@@ -62,14 +70,44 @@ def safety_utility(
         "lower attack success and over-refusal and higher accuracy are better; 95 % intervals",
         "a dash means that it was not measured",
     )
+    if any(row["knowledge"] for row in filled):
+        notes += (
+            "knowledge: an unaware attacker attacks the model without the defense, black_box "
+            "through it, adaptive with losses or gradients through it or its surrogate",
+            "undefended: what the bare model says to the very same inputs",
+        )
     return Table("Safety and utility", tuple(columns), tuple(table), notes)
 
 
+def knowledge_of(setting: Setting) -> str:
+    """What the attacker of these runs knows of the defense; empty without one."""
+    return str(setting.config.get("knowledge", "unaware")) if setting.defense else ""
+
+
+def _share(rows: Sequence[dict[Any, Any]], settings: Sequence[Setting]) -> None:
+    """Give rows that differ in knowledge alone what does not depend on it."""
+    alike: dict[str, list[dict[Any, Any]]] = {}
+    for row, setting in zip(rows, settings, strict=True):
+        key = stable_hash({k: setting.config.get(k) for k in IDENTITY if k != "knowledge"})
+        alike.setdefault(key, []).append(row)
+    for same in alike.values():
+        cells = {
+            key: value
+            for row in same
+            for key, value in row.items()
+            if isinstance(key, tuple) and (key[0] != "attack_success" or key[2] == PLAIN)
+        }
+        for row in same:
+            for key, value in cells.items():
+                row.setdefault(key, value)
+
+
 def _require_one_each(settings: Sequence[Setting], separate: bool) -> None:
-    by_name: dict[tuple[str, str], list[Setting]] = {}
+    by_name: dict[tuple[str, str, str], list[Setting]] = {}
     for setting in settings:
-        by_name.setdefault((setting.model, setting.defense), []).append(setting)
-    for (model, defense), same in by_name.items():
+        key = (setting.model, setting.defense, knowledge_of(setting))
+        by_name.setdefault(key, []).append(setting)
+    for (model, defense, _), same in by_name.items():
         if len(same) > 1 and not separate:
             flat = [flatten({k: s.config.get(k) for k in IDENTITY}) for s in same]
             paths = sorted({p for f in flat for p in f if len({repr(g.get(p)) for g in flat}) > 1})
@@ -85,15 +123,22 @@ def _require_one_each(settings: Sequence[Setting], separate: bool) -> None:
 
 
 Cell = tuple[Any, ...]
+UNDEFENDED = "@undefended"
 
 
 def _row(setting: Setting, group: Sequence[Document], judge: str | None) -> dict[Any, Any]:
-    row: dict[Any, Any] = {"model": setting.model, "defense": setting.defense}
+    row: dict[Any, Any] = {
+        "model": setting.model,
+        "defense": setting.defense,
+        "knowledge": knowledge_of(setting),
+    }
     for found in summarize(group).rows:
         metric = found.get("metric")
         if metric is None or (
             judge is not None and metric != "accuracy" and found["judge"] != judge
         ):
+            continue
+        if metric != "attack_success" and found["judge"].endswith(UNDEFENDED):
             continue
         attack = found["attack"] if metric == "attack_success" else ""
         key: Cell = (metric, found["dataset"], attack, found["judge"])
@@ -106,7 +151,9 @@ def _row(setting: Setting, group: Sequence[Document], judge: str | None) -> dict
     if answers:
         flops = total.total("sampling").flops
         row["flops"] = None if flops is None else flops / answers
-        row["defense_queries"] = total.total("sampling", role="defense").queries / answers
+        defense = total.total("sampling", role="defense")
+        row["defense_queries"] = defense.queries / answers
+        row["defense_flops"] = None if defense.flops is None else defense.flops / answers
     return row
 
 
@@ -117,4 +164,6 @@ def _key(cell: Cell) -> str:
 def _title(cell: Cell) -> str:
     metric, dataset, attack, judge = cell
     by = f"{attack}, " if attack else ""
-    return f"{METRIC_TITLES[metric]}: {by}{dataset} ({judge})"
+    raw = ", undefended" if judge.endswith(UNDEFENDED) else ""
+    judge = judge.removesuffix(UNDEFENDED)
+    return f"{METRIC_TITLES[metric]}{raw}: {by}{dataset} ({judge})"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from adversariallm.runs.store import Store
     from judgezoo import Judge
 
-View = Literal["clean", "attacked"]
+View = Literal["clean", "attacked", "undefended"]
 JUDGE_BATCH = 256  # completions per call of a judge
 
 JudgeFactory = Callable[[Meter], "Judge"]
@@ -42,7 +42,8 @@ def judge_rows(
     Args:
         judge: a judgezoo judge.
         rows: behavior and step as stored, and which completion of the step.
-        view: whether the judge reads the original prompt or the one that was sent.
+        view: whether the judge reads the original prompt or the one that was sent; `undefended`
+            reads the original prompt with what the bare model said.
 
     Returns:
         One list per key of the judge, aligned with `rows`; rows whose completion failed have only
@@ -51,15 +52,15 @@ def judge_rows(
     usable, conversations, contexts = [], [], []
     failed: dict[int, str] = {}
     for i, (behavior, step, k) in enumerate(rows):
-        facts = (step.get("completions") or [{}] * (k + 1))[k]
-        if facts.get("error"):
-            failed[i] = f"completion:{facts['error']}"
+        said, why = _said(step, k, view)
+        if said is None:
+            failed[i] = f"completion:{why}"
             continue
         asked = behavior["conversation"]
         if view == "attacked" and step.get("model_input"):
             asked = step["model_input"][:-1] if step.get("prefill") else step["model_input"]
         prefill = step.get("prefill", "") if step.get("prefill_judged") else ""
-        answer = prefill + step["model_completions"][k]
+        answer = prefill + said
         usable.append(i)
         conversations.append([*asked, {"role": "assistant", "content": answer}])
         contexts.append(_facts(behavior))
@@ -73,6 +74,16 @@ def judge_rows(
     return out
 
 
+def _said(step: Mapping[str, Any], k: int, view: View) -> tuple[str | None, str]:
+    """The text to judge, or why there is none."""
+    facts = (step.get("completions") or [{}] * (k + 1))[k]
+    if view == "undefended":
+        return facts.get("undefended"), facts.get("error") or "undefended_unknown"
+    if facts.get("error"):
+        return None, facts["error"]
+    return step["model_completions"][k], ""
+
+
 def _facts(behavior: Mapping[str, Any]) -> dict[str, Any]:
     names = ("goal", "target", "reference", "category", "context")
     return {name: behavior[name] for name in names if behavior.get(name) is not None}
@@ -83,12 +94,25 @@ def judge_run(
 ) -> Judged:
     """Score the completions of one published run that this judge has not scored yet.
 
+    Where the model was defended, what it would have said without is scored as well, apart.
+
     Args:
         store: where the run is.
         run_id: which run.
         make_judge: makes the judge.
         view: what the judge reads as the request.
     """
+    found = _judge_view(store, run_id, make_judge, view)
+    if view != "clean" or not store.header(run_id).get("config", {}).get("defense"):
+        return found
+    raw = _judge_view(store, run_id, make_judge, "undefended")
+    if raw.status != "judged":
+        return found
+    counts = (found.num_scored + raw.num_scored, found.num_unscored + raw.num_unscored)
+    return Judged("judged", *counts)
+
+
+def _judge_view(store: Store, run_id: str, make_judge: JudgeFactory, view: View) -> Judged:
     meter = Meter()
     judge = make_judge(meter)
     judge_id = judge_id_of(judge, view)

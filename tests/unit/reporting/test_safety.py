@@ -47,7 +47,8 @@ def test_one_row_per_model_and_defense_with_all_measures_beside_each_other() -> 
     )
     assert [(r["model"], r["defense"]) for r in table.rows] == [("m", ""), ("m", "wall"), ("n", "")]
     titles = [c.title for c in table.columns]
-    assert titles[2:6] == [
+    assert titles[2:7] == [
+        "attacker's knowledge",
         "attack success: bon, starter_harmful (refusal_prefix)",
         "attack success: gcg, starter_harmful (refusal_prefix)",
         "over-refusal: starter_benign (refusal_prefix)",
@@ -73,3 +74,39 @@ def test_one_name_for_two_setups_is_refused_with_the_difference() -> None:
     with pytest.raises(ConfigError, match=r"models\.0\.identity\.system: '', 'Be careful\.'"):
         safety_utility(both)
     assert len(safety_utility(both, separate=True).rows) == 2
+
+
+def _against_wall(rate: float, knowledge: str, **facts: Any) -> dict[str, Any]:
+    document = fake_document([[rate]], behavior="h", model="m", defense="wall", **facts)
+    document["config"]["knowledge"] = knowledge
+    return document
+
+
+def test_what_the_attacker_knows_has_rows_of_its_own_that_share_over_refusal() -> None:
+    documents = [*_battery("m", 0.0, 0.5, defense="wall"), _against_wall(1.0, "adaptive")]
+    table = safety_utility([*documents, *_battery("m", 0.0, 0.0)])
+    assert [(r["defense"], r["knowledge"]) for r in table.rows] == [
+        ("", ""), ("wall", "adaptive"), ("wall", "unaware")
+    ]  # fmt: skip
+    adaptive, unaware = table.rows[1:]
+    gcg, bon = (f"attack_success/starter_harmful/{a}/refusal_prefix" for a in ("gcg", "bon"))
+    assert (adaptive[gcg].value, unaware[gcg].value) == (1.0, 1.0)
+    assert bon in unaware
+    assert bon not in adaptive
+    shared = "over_refusal/starter_benign/refusal_prefix"
+    assert adaptive[shared] == unaware[shared]
+    assert "accuracy/starter_utility/exact_match" in adaptive
+
+
+def test_undefended_answers_have_a_column_of_their_own() -> None:
+    document = _against_wall(0.0, "unaware")
+    [step] = document["runs"][0]["steps"]
+    step["scores"]["refusal_prefix@undefended"] = {"p_harmful": [1.0], "error": [None]}
+    table = safety_utility([document])
+    assert [c.title for c in table.columns[3:5]] == [
+        "attack success: gcg, starter_harmful (refusal_prefix)",
+        "attack success, undefended: gcg, starter_harmful (refusal_prefix)",
+    ]
+    [row] = table.rows
+    cells = [row[c.key].value for c in table.columns[3:5]]
+    assert cells == [0.0, 1.0]

@@ -11,6 +11,7 @@ import pytest
 from adversariallm.core.budget import Meter
 from adversariallm.models.fakes import ScriptedModel
 from adversariallm.runs.judging import StepJudge, judge_rows, judge_run
+from adversariallm.runs.spec import PluginSpec
 from adversariallm.runs.store import Store
 from adversariallm.runs.worker import Workshop, run_one
 
@@ -137,6 +138,43 @@ def test_both_views_are_kept_apart(tmp_path: Path, judge: Recording) -> None:
     judge_run(store, run_id, lambda meter: judge, view="attacked")
     scores = store.read(run_id)["runs"][0]["steps"][0]["scores"]
     assert set(scores) == {"recording", "recording@attacked"}
+
+
+def test_undefended_answers_are_scored_apart_and_unknown_ones_are_no_score(
+    tmp_path: Path, judge: Recording
+) -> None:
+    step = {
+        "model_completions": ["an answer", "withheld", "withheld"],
+        "completions": [
+            {"undefended": "more"},
+            {"undefended": None},
+            {"undefended": "more", "error": "defense:guard:unparsable"},
+        ],
+    }
+    rows = [(BEHAVIOR, step, k) for k in range(3)]
+    found = judge_rows(judge, rows, "undefended")
+    assert found["p_harmful"] == [0.4, None, 0.4]
+    assert found["error"] == [None, "completion:undefended_unknown", None]
+    found = judge_rows(judge, rows, "clean")
+    assert found["error"][2] == "completion:defense:guard:unparsable"
+
+
+def test_a_defended_run_is_judged_with_and_without_its_defense(
+    tmp_path: Path, judge: Recording
+) -> None:
+    from adversariallm.core.config import stable_hash
+
+    model = ScriptedModel(["more"])
+    plugin = PluginSpec(name="system_prompt", version=1)
+    task = spec("direct", model, [behaviors()[0]], samples=2, defense=(plugin,))
+    store = Store(tmp_path, durable=False)
+    workshop = Workshop(models={stable_hash(dict(model.identity())): model})
+    assert run_one(store, task, workshop).ending == "done"
+    found = judge_run(store, task.spec.run_id, lambda meter: judge)
+    assert (found.status, found.num_scored) == ("judged", 4)
+    scores = store.read(task.spec.run_id)["runs"][0]["steps"][0]["scores"]
+    assert scores["recording"]["p_harmful"] == scores["recording@undefended"]["p_harmful"]
+    assert judge_run(store, task.spec.run_id, lambda meter: judge).status == "already judged"
 
 
 def test_a_stopping_judge_scores_the_completions_of_a_step(judge: Recording) -> None:
