@@ -23,7 +23,9 @@ from adversariallm.reporting.load import Where, predicate
 if TYPE_CHECKING:
     from adversariallm.runs.store import Store
 
-_ABSOLUTE = re.compile(r"(?<![\w.:/\\-])(?:/|[A-Za-z]:\\)(?:[^/\\\s\"']+[/\\])+([^/\\\s\"']*)")
+_ABSOLUTE = re.compile(
+    r"(?:(?<=models\.)|(?<![\w.:/\\-]))(?:/|[A-Za-z]:\\)(?:[^/\\\s\"']+[/\\])+([^/\\\s\"']*)"
+)
 _DROPPED = frozenset({"host", "hostname", "user", "pid", "cwd", "command", "slurm_job_id", "node"})
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -55,7 +57,7 @@ def write_bundle(store: Store, target: Path, *, where: Where | None = None) -> P
     files["README.txt"] = _README.encode()
     manifest = {
         "runs": ids,
-        "assets": _assets(headers),
+        "assets": _assets(store, ids, headers),
         "files": {n: hashlib.sha256(b).hexdigest() for n, b in sorted(files.items())},
     }
     files["manifest.json"] = json.dumps(manifest, indent=1, sort_keys=True).encode() + b"\n"
@@ -99,17 +101,25 @@ def _run_files(store: Store, run_id: str) -> Iterator[tuple[str, bytes]]:
 def _scrubbed(document: Mapping[str, Any]) -> dict[str, Any]:
     """Header and execution facts without names; configuration, inputs and answers as they are."""
     out = {k: v if k in ("config", "runs", "run_id") else scrub(v) for k, v in document.items()}
-    out["runs"] = [
-        {**run, "steps": [{**s, "execution": scrub(s.get("execution", {}))} for s in run["steps"]]}
-        for run in document["runs"]
-    ]
+    out["runs"] = [_scrubbed_run(run) for run in document["runs"]]
+    names = {run.get("model", "") for run in document["runs"]}
+    if len({scrub(name) for name in names}) < len(names):
+        raise DataError(
+            f"run {document['run_id']}: its models {sorted(names)} differ in their folder only, "
+            "which a bundle leaves out; rename one of the folders"
+        )
     return out
+
+
+def _scrubbed_run(run: Mapping[str, Any]) -> dict[str, Any]:
+    steps = [{**s, "execution": scrub(s.get("execution", {}))} for s in run["steps"]]
+    return {**run, "steps": steps, "model": scrub(run.get("model", ""))}
 
 
 def scrub(value: Any) -> Any:
     """The value without host and user fields, and with absolute paths cut to their last part."""
     if isinstance(value, Mapping):
-        return {k: scrub(v) for k, v in value.items() if k not in _DROPPED}
+        return {scrub(k): scrub(v) for k, v in value.items() if k not in _DROPPED}
     if isinstance(value, list):
         return [scrub(v) for v in value]
     if isinstance(value, str):
@@ -139,22 +149,29 @@ def _require_clean(config: Mapping[str, Any], run_id: str) -> None:
             )
 
 
-def _assets(headers: list[dict[str, Any]]) -> dict[str, str]:
+def _assets(store: Store, ids: list[str], headers: list[dict[str, Any]]) -> dict[str, str]:
+    """SHA-256 of every text that the runs, or the judges that scored them, needed."""
     found: dict[str, str] = {}
-    for header in headers:
+    for run_id, header in zip(ids, headers, strict=True):
         found |= header["config"].get("assets", {})
+        for part in store.scores(run_id):
+            found |= part.header.get("fingerprint", {}).get("assets", {})
     return dict(sorted(found.items()))
 
 
 def _requirements(headers: list[dict[str, Any]]) -> str:
-    """Package versions of the first run that recorded any; others stand as remarks."""
+    """Package versions of the first run that recorded any; what pip cannot take is a remark.
+
+    The part of a version behind `+` names a build of one index, so it is remarked and left out.
+    """
     seen: dict[str, list[str]] = {}
     for header in headers:
         for name, number in header.get("provenance", {}).get("packages", {}).items():
             if number and number not in seen.setdefault(name, []):
                 seen[name].append(number)
-    lines = [
-        f"{name}=={versions[0]}" + (f"  # also {', '.join(versions[1:])}" if versions[1:] else "")
-        for name, versions in sorted(seen.items())
-    ]
+    lines = []
+    for name, versions in sorted(seen.items()):
+        pinned = versions[0].partition("+")[0]
+        remarks = [v for v in versions if v != pinned]
+        lines.append(f"{name}=={pinned}" + (f"  # also {', '.join(remarks)}" if remarks else ""))
     return "\n".join(lines) + "\n"

@@ -184,6 +184,7 @@ def test_bundle_refuses_an_identity_with_a_path_and_an_empty_selection(
         ("see /data/x/y.txt and https://host.org/a/b", "see y.txt and https://host.org/a/b"),
         ("org/model-7b", "org/model-7b"),
         ("C:\\Users\\bob\\x.txt", "x.txt"),
+        ("models./home/bob/toy.dtype=float32", "models.toy.dtype=float32"),
     ],
 )
 def test_scrub_keeps_names_and_drops_places(text: str, left: str) -> None:
@@ -220,3 +221,12 @@ def test_report_command_gates_and_writes_every_form(
     assert (store.root / "report.html").stat().st_size
     gate.write_text("- {name: g, measure: attack_success, where: {attack: direct}, max: 0.5}\n")
     assert _run(capsys, "report", store.root, "--gate", gate, "--quiet")[0] == 0
+
+
+def test_bundle_refuses_models_that_only_their_folders_tell_apart(tmp_path: Path) -> None:
+    document = fake_document([[1.0]])
+    document["runs"] = [{**document["runs"][0], "model": f"/home/{who}/toy"} for who in "ab"]
+    other = Store(tmp_path / "out", durable=False)
+    publish(other, [document])
+    with pytest.raises(DataError, match="differ in their folder only"):
+        write_bundle(other, tmp_path / "x")
