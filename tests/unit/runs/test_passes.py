@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,39 +10,13 @@ from typing import Any
 import pytest
 
 from adversariallm.core.errors import ConfigError, NeedsError, StoreError
-from adversariallm.models.tiny import tiny_parts
 from adversariallm.runs import campaign, passes
 from adversariallm.runs.document import strip_volatile
 from adversariallm.runs.replay import replay
 from adversariallm.runs.store import Store
 from adversariallm.runs.worker import Workshop
 
-SEARCH = (
-    "attack=random_search",
-    "attacks.random_search.num_steps=2",
-    "attacks.random_search.num_candidates=2",
-)
-COMMON = (
-    "dataset=starter_harmful",
-    "datasets.starter_harmful.idx=[0,1]",
-    "generation_config.max_new_tokens=4",
-)
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Two checkpoint folders with random weights and different tokenizers."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    folders = []
-    for kind in ("llama", "qwen2"):
-        folder = tmp_path_factory.mktemp(kind)
-        parts = tiny_parts(kind)
-        parts.model.save_pretrained(folder)
-        parts.tokenizer.save_pretrained(folder)
-        folders.append(str(folder))
-    return folders[0], folders[1]
+SHORT = "attacks.random_search.num_steps=2"
 
 
 def loading(model: str) -> tuple[str, ...]:
@@ -51,27 +24,9 @@ def loading(model: str) -> tuple[str, ...]:
     return (f"model={model}", *(f"models.{model}.{setting}" for setting in settings))
 
 
-@pytest.fixture(scope="module")
-def workshop() -> Workshop:
-    """What is loaded once for all tests."""
-    return Workshop()
-
-
-@pytest.fixture(scope="module")
-def made(
-    models: tuple[str, str], workshop: Workshop, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """A store with two short searches."""
-    root = tmp_path_factory.mktemp("made") / "out"
-    words = (*loading(models[0]), *COMMON, *SEARCH, f"out={root}")
-    assert campaign.run(*words, workshop=workshop).exit_code == 0
-    return root
-
-
 @pytest.fixture
-def store(made: Path, tmp_path: Path) -> Store:
-    shutil.copytree(made, tmp_path / "out")
-    return Store(tmp_path / "out")
+def store(small_store: Store) -> Store:
+    return small_store
 
 
 def out(store: Store) -> str:
@@ -86,7 +41,7 @@ def texts(document: dict[str, Any]) -> list[list[str]]:
 
 
 def test_more_samples_are_those_that_more_would_have_given_at_first(
-    store: Store, models: tuple[str, str], workshop: Workshop, tmp_path: Path
+    store: Store, search: tuple[str, ...], workshop: Workshop, tmp_path: Path
 ) -> None:
     words = ("generation_config.num_return_sequences=3", "completions=last")
     finished = passes.sample(out(store), *words, workshop=workshop)
@@ -94,7 +49,7 @@ def test_more_samples_are_those_that_more_would_have_given_at_first(
     assert [o.detail for o in finished.outcomes] == ["2 completions added"] * 2
     again = passes.sample(out(store), *words, workshop=workshop)
     assert again.outcomes == ()
-    whole = (*loading(models[0]), *COMMON, *SEARCH, "generation_config.num_return_sequences=3")
+    whole = (*search, SHORT, "generation_config.num_return_sequences=3")
     other = campaign.run(*whole, f"out={tmp_path / 'whole'}", workshop=workshop)
     for run_id in store.runs():
         now, at_once = texts(store.read(run_id)), texts(other.store.read(run_id))
@@ -176,11 +131,9 @@ def test_stored_inputs_are_sent_to_a_defended_model(store: Store, workshop: Work
 
 
 def test_embeddings_are_refused_with_the_reason(
-    models: tuple[str, str], workshop: Workshop, tmp_path: Path
+    models: tuple[str, str], search: tuple[str, ...], workshop: Workshop, tmp_path: Path
 ) -> None:
-    words = (
-        *loading(models[0]), *COMMON, "attack=pgd", "attacks.pgd.num_steps=1", f"out={tmp_path}",
-    )  # fmt: skip
+    words = (*search[:-2], "attack=pgd", "attacks.pgd.num_steps=1", f"out={tmp_path}")
     assert campaign.run(*words, workshop=workshop).exit_code == 0
     with pytest.raises(NeedsError, match="its inputs are embeddings of .*no other model reads"):
         passes.transfer(f"out={tmp_path}", *loading(models[1]), workshop=workshop)
@@ -201,13 +154,13 @@ def test_the_model_an_input_was_made_for_is_no_target(store: Store, workshop: Wo
 
 
 def test_an_extended_run_equals_one_that_was_longer_from_the_start(
-    store: Store, models: tuple[str, str], workshop: Workshop, tmp_path: Path
+    store: Store, search: tuple[str, ...], workshop: Workshop, tmp_path: Path
 ) -> None:
     short = set(store.runs())
     longer = "attacks.random_search.num_steps=4"
     finished = passes.extend(out(store), longer, workshop=workshop)
     assert finished.exit_code == 0
-    whole = (*loading(models[0]), *COMMON, SEARCH[0], longer, SEARCH[2])
+    whole = (*search, longer)
     straight = campaign.run(*whole, f"out={tmp_path / 'straight'}", workshop=workshop)
     by_item = {straight.store.header(r)["config"]["fit"]["ids"][0]: r for r in straight.run_ids}
     for run_id in finished.run_ids:
@@ -221,9 +174,9 @@ def test_an_extended_run_equals_one_that_was_longer_from_the_start(
 
 
 def test_a_search_that_a_limit_ended_goes_on_with_a_larger_one(
-    models: tuple[str, str], workshop: Workshop, tmp_path: Path
+    search: tuple[str, ...], workshop: Workshop, tmp_path: Path
 ) -> None:
-    words = (*loading(models[0]), *COMMON, *SEARCH, "budget.queries=3", f"out={tmp_path}")
+    words = (*search, SHORT, "budget.queries=3", f"out={tmp_path}")
     limited = campaign.run(*words, workshop=workshop)
     assert all("budget.queries=3" in o.detail for o in limited.outcomes)
     with pytest.raises(NeedsError, match="give a larger budget"):
@@ -252,9 +205,9 @@ def test_what_cannot_be_extended_is_said(
 
 
 def test_an_attack_that_cannot_go_on_says_so(
-    models: tuple[str, str], workshop: Workshop, tmp_path: Path
+    search: tuple[str, ...], workshop: Workshop, tmp_path: Path
 ) -> None:
-    words = (*loading(models[0]), *COMMON, "attack=direct", f"out={tmp_path}")
+    words = (*search[:-2], "attack=direct", f"out={tmp_path}")
     campaign.run(*words, workshop=workshop)
     with pytest.raises(NeedsError, match="attack 'direct' cannot be extended"):
         passes.extend(f"out={tmp_path}", "attacks.random_search.num_steps=9")
