@@ -69,7 +69,9 @@ class Config(FrozenConfig):
         description="genetic algorithm, or the hierarchical one, which also replaces words",
         json_schema_extra={"since": "1.0"},
     )
-    num_steps: int = Field(100, ge=0, description="generations")
+    num_steps: int = Field(
+        100, ge=0, description="generations", json_schema_extra={"extends": True}
+    )
     population: int = Field(256, ge=2, description="paragraphs per generation")
     num_elites: float = Field(0.05, ge=0, lt=1, description="share that passes unchanged")
     crossover: float = Field(
