@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adversariallm.core.rng import Rng
 from adversariallm.core.types import Behavior
 from adversariallm.models.local import LocalModel
 from gcg_contest import ours
@@ -118,7 +119,9 @@ class NanoGcg:
             "target": cell.behavior.target,
             "initial": INITIAL,
             "topk": TOPK,
-            "seed": cell.seed,
+            # a seed of its own per behavior: with one for all, nanoGCG draws the same positions and
+            # ranks on every behavior, and their losses are not independent
+            "seed": Rng.root(cell.seed).child("nanogcg", cell.behavior.id).seed % 2**31,
             "steps": cell.sizes.steps,
             "width": cell.sizes.width,
             "keep_template": cell.arm.keep_template,

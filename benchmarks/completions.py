@@ -1,0 +1,98 @@
+"""What it costs to answer every step of a GCG run, beside the search itself.
+
+Two runs through the whole package: one with the published search width, for the seconds and FLOPs
+of a step, and one with many cheap steps, for those of a completion (answers of different steps
+share batches, as they do in a long run). The share for `--steps` steps is computed from both, and
+the output says so. Seconds are processor seconds, which other work on the machine stretches less.
+
+    python benchmarks/completions.py [--width 512] [--completions 48] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from adversariallm.core.budget import Ledgers
+from adversariallm.runs.campaign import preview
+from adversariallm.runs.execute import Event, execute
+from adversariallm.runs.runlog import MemoryLog
+from adversariallm.runs.worker import Workshop
+
+
+def measure(
+    workshop: Workshop, model: str, width: int, steps: int, new_tokens: int, which: str
+) -> dict[str, Any]:
+    """Processor seconds and FLOPs of one run, apart for search and completions."""
+    with tempfile.TemporaryDirectory() as out:
+        (planned,) = preview(
+            f"model={model}", "dataset=starter_harmful", "datasets.starter_harmful.idx=0",
+            "attack=gcg", f"attacks.gcg.num_steps={steps}", f"attacks.gcg.search_width={width}",
+            f"generation_config.max_new_tokens={new_tokens}", f"completions={which}", f"out={out}",
+        ).todo  # fmt: skip
+    clocks: list[tuple[str, float]] = []
+
+    def watch(event: Event) -> None:
+        clocks.append((event.kind, time.process_time()))
+
+    document, _ = execute(
+        planned.task, workshop.resources(planned.task), MemoryLog(), on_event=watch
+    )
+    at = [clock for kind, clock in clocks if kind == "step"]
+    ledgers = Ledgers.from_dict(document.ledgers)
+    answers = [len(c.ids or ()) for s in document.runs[0].steps for c in s.completions]
+    return {
+        # the first steps learn the vocabulary and fill the prefix; the last ones are typical
+        "step_seconds": (at[-1] - at[1]) / (len(at) - 2),
+        "step_flops": ledgers.total("optimization").flops / steps,
+        "completions": len(answers),
+        "tokens": sum(answers) / len(answers) if answers else 0.0,
+        "completion_seconds": (clocks[-1][1] - at[-1]) / max(1, len(answers)),
+        "completion_flops": ledgers.total("sampling").flops / max(1, len(answers)),
+    }
+
+
+def main() -> int:
+    """Print both costs and the shares."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--width", type=int, default=512, help="candidates per step")
+    parser.add_argument("--steps", type=int, default=250, help="steps that the share is about")
+    parser.add_argument("--measured", type=int, default=3, help="steps measured at that width")
+    parser.add_argument("--completions", type=int, default=48, help="completions measured")
+    parser.add_argument("--new-tokens", type=int, default=256)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    minutes = (args.measured * args.width * 0.15 + args.completions * 3) / 60
+    print(f"about {minutes:.0f} minutes of one core with SmolLM2-135M")
+    workshop = Workshop()
+    search = measure(workshop, args.model, args.width, args.measured, args.new_tokens, "none")
+    print(f"a step of {args.width} candidates: {search['step_seconds']:.1f} processor seconds")
+    answer = measure(workshop, args.model, 2, args.completions - 1, args.new_tokens, "all")
+    print(
+        f"a completion: {answer['completion_seconds']:.2f} processor seconds (mean of "
+        f"{answer['completions']}, {answer['tokens']:.0f} tokens each, limit {args.new_tokens})"
+    )
+    seconds = (args.steps * search["step_seconds"], (args.steps + 1) * answer["completion_seconds"])
+    flops = (args.steps * search["step_flops"], (args.steps + 1) * answer["completion_flops"])
+    shares = {"seconds": seconds[1] / sum(seconds), "flops": flops[1] / sum(flops)}
+    if args.json:
+        found = {"search": search, "answer": answer, "shares": shares, "load": os.getloadavg()[0]}
+        args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    print(
+        f"completions: {shares['seconds']:.1%} of seconds and {shares['flops']:.1%} of FLOPs "
+        f"of a run of {args.steps} steps that are all answered (extrapolated from {args.measured} "
+        f"steps and {answer['completions']} completions; load {os.getloadavg()[0]:.1f})"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
