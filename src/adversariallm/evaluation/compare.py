@@ -198,6 +198,8 @@ def compare(
         for trial in (t for side in sides for t in side if at and len(t.steps)):
             if at and np.isnan(spent(trial, at.axis, at.spend)).any():
                 raise ConfigError(f"run {trial.run_id}: {unknown_cost(at.axis)}")
+        for name, side in zip(names, sides, strict=True):
+            _require_scores(name, side, judge)
         raise ConfigError(
             f"{names[0]} and {names[1]} have no scored behavior in common: nothing can be paired"
         )
@@ -225,6 +227,15 @@ def compare(
         level=level,
         at=at,
     )
+
+
+def _require_scores(name: str, trials: Sequence[Trial], judge: str) -> None:
+    """Refuse a side of which nothing is scored, with the reason."""
+    if all(np.isnan(t.scores).all() for t in trials):
+        raise ConfigError(
+            f"{name}: {judge} scored none of its {sum(t.completions for t in trials)} answers; "
+            f"judge them first: adversariallm judge out=STORE judge={trials[0].judge.name}"
+        )
 
 
 def _one_setting(documents: Sequence[Document]) -> Setting:

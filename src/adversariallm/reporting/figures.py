@@ -54,6 +54,8 @@ def success_by_budget(curves: Mapping[str, Curve], ax: Axes) -> Axes:
         keep = ~np.isnan(curve.value)
         if curve.axis != "steps":
             keep &= curve.x > 0
+        if not keep.any():
+            continue  # nothing was scored
         x, y = curve.x[keep], 100 * curve.value[keep]
         low, high = 100 * curve.low[keep], 100 * curve.high[keep]
         if len(x) == 1:
@@ -68,7 +70,7 @@ def success_by_budget(curves: Mapping[str, Curve], ax: Axes) -> Axes:
     ax.set(
         xlabel=AXIS_TITLES[first.axis] if first else "", ylabel="attack success (%)", ylim=(0, 100)
     )
-    if curves:
+    if ax.get_legend_handles_labels()[0]:
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
     return ax
 
