@@ -10,10 +10,12 @@ import torch
 
 from adversariallm.attacks import gcg
 from adversariallm.core.budget import Ledgers
+from adversariallm.models.local import LocalModel
 from adversariallm.models.planted import PlantedModel
+from adversariallm.models.tiny import tiny_parts
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "contract"))
-from harness import run  # noqa: E402
+from harness import behaviors, run  # noqa: E402
 
 WORDS = {"initial": "! ! ! ! ! !", "search_width": 64, "topk": 64}
 
@@ -167,3 +169,35 @@ def test_a_gradient_that_is_not_finite_falls_back_to_random_proposals(
     monkeypatch.setattr(gcg.SlotProblem, "token_gradient", broken)
     document = run("gcg", planted, [planted.behavior()], options={**WORDS, "num_steps": 2})
     assert [s.flags for s in document.runs[0].steps[1:]] == [["gradient_not_finite"]] * 2
+
+
+def test_every_step_takes_a_token_that_a_plain_gradient_puts_first() -> None:
+    """Against autograd through the bare library, one-hot rows as in Zou et al., Algorithm 1."""
+    parts = tiny_parts("llama")
+    model = LocalModel.from_parts(parts.model, parts.tokenizer, name="tiny")
+    behavior = behaviors()[0]
+    options = {"initial": "! ! ! !", "num_steps": 4, "search_width": 24, "topk": 16}
+    steps = run("gcg", model, [behavior], options=options).runs[0].steps
+    target = list(model.chat.segments(behavior.conversation, target=behavior.target).target_ids)
+    allowed = model.chat.mask(model.num_embeddings)
+    changes = 0
+    for before, after in zip(steps, steps[1:], strict=False):
+        old, new = before.model_input_tokens, after.model_input_tokens
+        changed = [i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
+        assert len(changed) <= 1
+        for position in changed:
+            scores = one_hot_gradient(parts.model, old, target)[position]
+            order = scores.masked_fill(~allowed, float("inf")).argsort()
+            assert new[position] in order[:16].tolist()
+            changes += 1
+    assert changes >= 2
+
+
+def one_hot_gradient(model, ids: list[int], target: list[int]) -> torch.Tensor:
+    """`[P, V]` gradient of the mean target cross-entropy with respect to one-hot rows."""
+    table = model.get_input_embeddings().weight
+    leaf = torch.nn.functional.one_hot(torch.tensor([*ids, *target]), len(table)).float()
+    leaf.requires_grad_()
+    logits = model(inputs_embeds=(leaf @ table)[None]).logits[0, len(ids) - 1 : -1]
+    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(target))
+    return torch.autograd.grad(loss, leaf)[0]
