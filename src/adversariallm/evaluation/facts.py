@@ -25,6 +25,10 @@ METRIC_TITLES: Mapping[Metric, str] = {
 }
 
 
+UNDEFENDED = "@undefended"
+"""How the key ends under which scores of undefended answers are stored."""
+
+
 @dataclass(frozen=True, slots=True)
 class JudgeView:
     """How the scores of one judge are read.
@@ -85,6 +89,11 @@ class Setting:
     dataset: str
     defense: str
     config: Mapping[str, Any]
+
+    @property
+    def knowledge(self) -> str:
+        """What the attacker knows of the defense; empty without one."""
+        return str(self.config.get("knowledge", "unaware")) if self.defense else ""
 
     @property
     def label(self) -> str:
@@ -160,11 +169,15 @@ def _runs_alone(attack: str) -> bool:
         return False
 
 
-def judges_of(documents: Iterable[Document]) -> list[str]:
-    """Sorted ids of all judges that scored anything in the documents."""
-    return sorted(
-        {j for d in documents for r in d["runs"] for s in r["steps"] for j in s["scores"]}
-    )
+def judges_of(documents: Iterable[Document], *, undefended: bool = False) -> list[str]:
+    """Sorted ids of all judges that scored answers in the documents.
+
+    Args:
+        documents: joined run documents.
+        undefended: the keys of what the bare models said instead.
+    """
+    found = {j for d in documents for r in d["runs"] for s in r["steps"] for j in s["scores"]}
+    return sorted(j for j in found if j.endswith(UNDEFENDED) == undefended)
 
 
 def parts_of(document: Document) -> list[Document]:

@@ -15,11 +15,15 @@ from adversariallm.core.config import stable_hash
 from adversariallm.core.errors import ConfigError
 from adversariallm.evaluation.facts import (
     METRIC_TITLES,
+    UNDEFENDED,
     Document,
     Setting,
     flatten,
     group_by_setting,
+    judges_of,
 )
+from adversariallm.evaluation.success import rate
+from adversariallm.evaluation.trials import trials_of
 from adversariallm.reporting.summary import summarize
 from adversariallm.reporting.tables import Column, Table
 
@@ -79,9 +83,13 @@ def safety_utility(
     return Table("Safety and utility", tuple(columns), tuple(table), notes)
 
 
-def knowledge_of(setting: Setting) -> str:
-    """What the attacker of these runs knows of the defense; empty without one."""
-    return str(setting.config.get("knowledge", "unaware")) if setting.defense else ""
+def _attack(setting: Setting, label: str) -> str:
+    """The attack; inputs found on the very model without its defense are an unaware attacker's."""
+    parent = setting.config.get("parent") or {}
+    unaware = setting.defense and parent.get("kind") == "inputs"
+    if unaware and parent.get("made_for") == setting.model:
+        return str(setting.config["attack"]["name"])
+    return label
 
 
 def _share(rows: Sequence[dict[Any, Any]], settings: Sequence[Setting]) -> None:
@@ -105,7 +113,7 @@ def _share(rows: Sequence[dict[Any, Any]], settings: Sequence[Setting]) -> None:
 def _require_one_each(settings: Sequence[Setting], separate: bool) -> None:
     by_name: dict[tuple[str, str, str], list[Setting]] = {}
     for setting in settings:
-        key = (setting.model, setting.defense, knowledge_of(setting))
+        key = (setting.model, setting.defense, setting.knowledge)
         by_name.setdefault(key, []).append(setting)
     for (model, defense, _), same in by_name.items():
         if len(same) > 1 and not separate:
@@ -123,14 +131,13 @@ def _require_one_each(settings: Sequence[Setting], separate: bool) -> None:
 
 
 Cell = tuple[Any, ...]
-UNDEFENDED = "@undefended"
 
 
 def _row(setting: Setting, group: Sequence[Document], judge: str | None) -> dict[Any, Any]:
     row: dict[Any, Any] = {
         "model": setting.model,
         "defense": setting.defense,
-        "knowledge": knowledge_of(setting),
+        "knowledge": setting.knowledge,
     }
     for found in summarize(group).rows:
         metric = found.get("metric")
@@ -138,11 +145,14 @@ def _row(setting: Setting, group: Sequence[Document], judge: str | None) -> dict
             judge is not None and metric != "accuracy" and found["judge"] != judge
         ):
             continue
-        if metric != "attack_success" and found["judge"].endswith(UNDEFENDED):
-            continue
-        attack = found["attack"] if metric == "attack_success" else ""
+        attack = _attack(setting, found["attack"]) if metric == "attack_success" else ""
         key: Cell = (metric, found["dataset"], attack, found["judge"])
         row[key] = found["rate"]
+        if metric == "attack_success":
+            bare = f"{found['judge']}{UNDEFENDED}"
+            trials = trials_of(group, bare) if bare in judges_of(group, undefended=True) else []
+            if trials:
+                row[*key[:3], bare] = rate(trials, "any")
     total = Ledgers()
     answers = 0
     for document in group:

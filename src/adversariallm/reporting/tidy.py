@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from adversariallm.core.budget import Ledgers
-from adversariallm.evaluation.facts import Document, judge_view, setting_of, timing_of
+from adversariallm.evaluation.facts import UNDEFENDED, Document, judge_view, setting_of, timing_of
 from adversariallm.evaluation.trials import COST_KEYS, run_costs, search_cost
 
 Row = dict[str, Any]
@@ -23,6 +23,7 @@ def _keys(document: Document) -> Row:
         "setting": setting.key,
         "model": setting.model,
         "defense": setting.defense,
+        "knowledge": setting.knowledge,
         "attack": setting.attack,
         "dataset": setting.dataset,
         "seed": document["config"].get("seed", 0),
@@ -117,13 +118,18 @@ def _scored(
         yield row | dict.fromkeys(unjudged)
     for judge, table in sorted(step["scores"].items()):
         view = judge_view(judge)
-        yield row | {
-            "judge": judge,
-            "measure": view.metric(behavior),
-            "score": _at(table.get(view.score_key), k),
-            "threshold": view.threshold,
-            "judge_error": _at(table.get("error"), k),
-        }
+        said = {"completion": facts.get("undefended")} if judge.endswith(UNDEFENDED) else {}
+        yield (
+            row
+            | said
+            | {
+                "judge": judge,
+                "measure": view.metric(behavior),
+                "score": _at(table.get(view.score_key), k),
+                "threshold": view.threshold,
+                "judge_error": _at(table.get("error"), k),
+            }
+        )
 
 
 def _known(value: float) -> float | None:

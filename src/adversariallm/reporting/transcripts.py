@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adversariallm.evaluation.facts import Document, judge_view
+from adversariallm.evaluation.facts import UNDEFENDED, Document, judge_view
 from adversariallm.reporting.text import visible, visible_line
 from adversariallm.reporting.token_view import token_view
 
@@ -107,6 +107,8 @@ def _scores(step: Mapping[str, Any], k: int) -> dict[str, float | None]:
     """Judge -> the score of completion k, None where unscored."""
     found: dict[str, float | None] = {}
     for judge, table in step["scores"].items():
+        if judge.endswith(UNDEFENDED):
+            continue
         column = table.get(judge_view(judge).score_key, ())
         value = column[k] if k < len(column) else None
         found[judge] = None if value is None or not math.isfinite(value) else float(value)
@@ -180,4 +182,6 @@ def _answer(
     }
     if facts.get("error"):
         answer["error"] = visible_line(str(facts["error"]))
+    if facts.get("undefended") not in (None, text):
+        answer["undefended"] = visible(str(facts["undefended"]))
     return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -110,3 +111,35 @@ def test_undefended_answers_have_a_column_of_their_own() -> None:
     [row] = table.rows
     cells = [row[c.key].value for c in table.columns[3:5]]
     assert cells == [0.0, 1.0]
+
+
+def test_inputs_found_without_the_defense_count_as_an_unaware_attack() -> None:
+    sent, elsewhere = (_against_wall(0.0, "unaware") for _ in range(2))
+    sent["config"]["parent"] = {"run_id": "0", "kind": "inputs"}
+    model = fake_document([[1.0]], model="m")["config"]["models"]
+    for document, source in ((sent, "m"), (elsewhere, "n")):
+        document["config"]["parent"] = {"run_id": "0", "kind": "inputs"}
+        document["resolved"] = {
+            "models": [{"name": "m", **model[0]}], "parent": {"made_for": source}
+        }  # fmt: skip
+    assert "attack_success/starter_harmful/gcg/refusal_prefix" in safety_utility([sent]).rows[0]
+    [row] = safety_utility([elsewhere]).rows
+    assert "attack_success/starter_harmful/gcg, inputs made for n/refusal_prefix" in row
+
+
+def test_scores_of_undefended_answers_mark_no_transcript_as_a_success() -> None:
+    from adversariallm.evaluation.facts import judges_of
+    from adversariallm.reporting.tidy import completion_rows
+    from adversariallm.reporting.transcripts import transcripts
+
+    document = _against_wall(0.0, "unaware", texts=[["withheld"]])
+    [step] = document["runs"][0]["steps"]
+    step["scores"]["refusal_prefix@undefended"] = {"p_harmful": [1.0], "error": [None]}
+    step["completions"] = [{"sample": 0, "undefended": "said"}]
+    assert judges_of([document]) == ["refusal_prefix"]
+    assert judges_of([document], undefended=True) == ["refusal_prefix@undefended"]
+    shown = json.dumps(transcripts([document], [0]), default=str)
+    assert '"mark": ""' in shown
+    assert '"undefended": "said"' in shown
+    rows = {r["judge"]: r["completion"] for r in completion_rows([document])}
+    assert rows == {"refusal_prefix": "withheld", "refusal_prefix@undefended": "said"}

@@ -135,7 +135,10 @@
     else if (step.tokens) body.append(make("p", "hint", `${step.tokens} tokens sent`));
     if (step.prefill) body.append(block("turn", "assistant (already said)", step.prefill));
     if (step.answers.length === 0) body.append(make("p", "empty", "No answer was sampled at this step."));
-    step.answers.forEach((answer, k) => body.append(answerBlock(answer, k, step.answers.length)));
+    step.answers.forEach((answer, k) => {
+      body.append(answerBlock(answer, k, step.answers.length));
+      if (answer.undefended !== undefined) body.append(undefendedBlock(answer.undefended));
+    });
   }
 
   const KINDS = ["template", "prompt", "attack", "template after", "straddles the attack's edge"];
@@ -174,6 +177,20 @@
     const body = make("p", "text", text);
     body.dir = "auto";
     box.append(head, body);
+    return box;
+  }
+
+  function undefendedBlock(text) {
+    const box = block("answer hidden", "without the defense", text || "(empty)");
+    const said = box.lastChild;
+    const button = make("button", "reveal", "Show what the model says without the defense");
+    button.addEventListener("click", () => {
+      button.replaceWith(said);
+      box.classList.remove("hidden");
+      said.tabIndex = -1;
+      said.focus();
+    });
+    said.replaceWith(button);
     return box;
   }
 
