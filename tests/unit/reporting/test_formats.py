@@ -197,12 +197,38 @@ def test_harmbench_round_trip_through_a_store_is_equal(tmp_path: Path) -> None:
     source = tmp_path / "results.json"
     source.write_text(json.dumps(HARMBENCH))
     documents = _through_store(tmp_path, reader("harmbench")(source, model="m", attack="GCG"))
-    cases, completions, results = writer("harmbench")(documents, tmp_path / "out")
+    written = {p.name: p for p in reversed(writer("harmbench")(documents, tmp_path / "out"))}
+    cases, completions, results = (
+        written[f"{n}.json"] for n in ("test_cases", "completions", "results")
+    )
     assert json.loads(results.read_text()) == HARMBENCH
     assert json.loads(cases.read_text())["first_behavior"] == ["t0", "t1"]
     assert json.loads(completions.read_text())["second_behavior"] == [
         {"test_case": ["image.png", "t2"], "generation": "g2"}
     ]
+
+
+def test_harmbench_has_a_folder_for_each_behavior_and_is_read_back_from_its_folder(
+    tmp_path: Path,
+) -> None:
+    documents = [
+        fake_document([[0.0], [1.0]], behavior=b, losses=[2.0, 1.0], options={"num_steps": 2})
+        for b in ("one", "../two")
+    ]
+    paths = writer("harmbench")(documents, tmp_path / "out")
+    assert all((tmp_path / "out").resolve() in p.resolve().parents for p in paths)
+    base = next(p for p in paths if p.name == "results.json").parent
+    alone = base / "test_cases_individual_behaviors" / "one"
+    merged = json.loads((base / "test_cases.json").read_text())
+    assert json.loads((alone / "test_cases.json").read_text()) == {"one": merged["one"]}
+    assert json.loads((alone / "method_config.json").read_text()) == {"num_steps": 2}
+    logs = json.loads((base / "logs.json").read_text())
+    assert logs["../two"] == [{"step": [0, 1], "loss": [2.0, 1.0]}]
+    (back,) = reader("harmbench")(base)
+    assert rate(trials_of([back], "harmbench_labels")).value == 1.0
+    (base / "results.json").unlink()
+    (back,) = reader("harmbench")(base)
+    assert back["runs"][0]["steps"][0]["model_completions"] == ["answer 0 at step 1"]
 
 
 def test_harmbench_rate_is_the_mean_over_behaviors_of_the_mean_over_cases(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """HarmBench's three files, both ways: test cases, completions and results.
 
-A behavior with several test cases is several entries of one run, so that its rate is the mean over
-its cases as HarmBench defines it. Clipping answers to the classifier's 512 tokens is the judge's
-business.
+Test cases also stand in a folder for each behavior, with the losses and options of the attack, as
+its scripts leave them. A behavior with several test cases is several entries of one run, so that
+its rate is the mean over its cases as HarmBench defines it. Clipping answers to the classifier's
+512 tokens is the judge's business.
 
 Source: github.com/centerforaisafety/HarmBench, generate_completions.py and evaluate_completions.py.
 """
@@ -28,6 +29,7 @@ from adversariallm.reporting.formats._common import (
     write_json,
 )
 
+FILES = ("results.json", "completions.json", "test_cases.json")
 LABELS = "harmbench_labels"
 _USED = ("test_case", "generation", "label")
 
@@ -43,7 +45,8 @@ def read(
     """Read a test-case, completions or results file; labels become the judge `harmbench_labels`.
 
     Args:
-        path: JSON of `{BehaviorID: [...]}`.
+        path: JSON of `{BehaviorID: [...]}`, or a folder with `results.json`, `completions.json` or
+            `test_cases.json`, of which the first is read.
         behaviors: HarmBench's behaviors CSV, for goals, categories and contexts; the id is the goal
             without it.
         model: the model that answered; the file does not say.
@@ -52,6 +55,8 @@ def read(
     Raises:
         DataError: another layout.
     """
+    if path.is_dir():
+        path = next((path / name for name in FILES if (path / name).is_file()), path / FILES[0])
     data = read_json(path)
     if not isinstance(data, dict) or not all(isinstance(v, list) for v in data.values()):
         raise DataError(f"{path} is no HarmBench file: expected lists by behavior id")
@@ -133,9 +138,29 @@ def write(
         for run in (r for d in group for r in d["runs"]):
             _add(run, judge, cases, completions, results)
         paths.append(write_json(base / "test_cases.json", cases))
+        paths += _individual(base, cases, group)
         paths.append(write_json(base / "completions.json", completions))
         if judge is not None:
             paths.append(write_json(base / "results.json", results))
+    return paths
+
+
+def _individual(
+    base: Path, cases: Mapping[str, Sequence[Any]], group: Sequence[Document]
+) -> list[Path]:
+    """Merged logs, and for each behavior its cases, its logs and the options of the attack."""
+    options = {**group[0]["config"].get("attack", {}).get("options", {})}
+    logs: dict[str, list[Any]] = {name: [] for name in cases}
+    for run in (r for d in group for r in d["runs"]):
+        steps = run["steps"]
+        losses = {"step": [s["step"] for s in steps], "loss": [s["loss"] for s in steps]}
+        logs[run["behavior"]["id"]].append(losses)
+    paths = [write_json(base / "logs.json", logs)]
+    for name, found in cases.items():
+        folder = base / "test_cases_individual_behaviors" / safe_file_name(name)
+        paths.append(write_json(folder / "test_cases.json", {name: list(found)}))
+        paths.append(write_json(folder / "logs.json", {name: logs[name]}))
+        paths.append(write_json(folder / "method_config.json", options))
     return paths
 
 
