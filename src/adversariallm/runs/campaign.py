@@ -24,12 +24,13 @@ from adversariallm.runs.settings import Request, Settings, read
 from adversariallm.runs.spec import RunTask
 from adversariallm.runs.store import Store
 from adversariallm.runs.topup import PASS, lacking
+from adversariallm.runs.tracking import Hook, Tracking, make_hooks
 from adversariallm.runs.worker import Outcome, Workshop, work
 
 if TYPE_CHECKING:
     from adversariallm.runs.launch.batch import Batch
 
-COMMON = ("out", "retry", "launcher", "store", "judges")
+COMMON = ("out", "retry", "launcher", "store", "judges", "tracking")
 COMMANDS = "commands.jsonl"
 
 
@@ -141,7 +142,10 @@ def preview(*arguments: str) -> Plan:
 
 
 def run(
-    *arguments: str, watcher: Watcher | None = None, workshop: Workshop | None = None
+    *arguments: str,
+    watcher: Watcher | None = None,
+    workshop: Workshop | None = None,
+    hooks: Sequence[Hook] = (),
 ) -> Finished:
     """Carry out what `adversariallm run` with these arguments does.
 
@@ -149,6 +153,7 @@ def run(
         arguments: overrides as typed on the command line, e.g. `attack=direct`.
         watcher: told about the progress.
         workshop: models that are loaded already.
+        hooks: told about the runs, see `runs.tracking`.
 
     Raises:
         ConfigError: something in the arguments is wrong; nothing was loaded.
@@ -158,7 +163,7 @@ def run(
     store = open_store(settings)
     _check_writable(store.root)
     found = plan(request, installed(store), retry=settings.retry)
-    return carry_out(Command("run", arguments), found, settings, store, watcher, workshop)
+    return carry_out(Command("run", arguments), found, settings, store, watcher, workshop, hooks)
 
 
 def carry_out(
@@ -168,6 +173,7 @@ def carry_out(
     store: Store,
     watcher: Watcher | None = None,
     workshop: Workshop | None = None,
+    hooks: Sequence[Hook] = (),
 ) -> Finished:
     """Do what a plan says, with the launcher of the settings: work, top up, judge.
 
@@ -178,9 +184,15 @@ def carry_out(
         store: where results go.
         watcher: told about the progress.
         workshop: models that are loaded already.
+        hooks: told about the runs, beside those that `tracking` names; with another launcher than
+            `inline` only those.
+
+    Raises:
+        ConfigError: the package of a tracker is not installed.
     """
     watcher = watcher or Watcher()
     _check_writable(store.root)
+    hooks = [*hooks, *make_hooks(settings.tracking)]
     watcher.planned(found, store)
     if not found.todo and not found.done:
         return Finished(found, (), store)
@@ -193,13 +205,23 @@ def carry_out(
     if settings.launcher.resolved().kind != "inline":
         return _send(command, found, settings, store, watcher, short)
     workshop = workshop or Workshop(judges=settings.judges)
+    told = Tracking(store, hooks)
+
+    def on_event(task: RunTask, event: Event) -> None:
+        watcher.event(task, event)
+        told.event(task, event)
+
+    def on_outcome(outcome: Outcome) -> None:
+        watcher.outcome(outcome)
+        told.outcome(outcome)
+
     outcomes = work(
         store,
         [r.task for r in (*found.todo, *short)],
         workshop,
         retry=settings.retry,
-        on_event=watcher.event,
-        on_outcome=watcher.outcome,
+        on_event=on_event,
+        on_outcome=on_outcome,
     )
     finished = Finished(found, tuple(outcomes), store)
     finished.problems.update(_judge(finished, workshop, watcher))
@@ -246,6 +268,7 @@ def _batch(
         compression=store.compression,
         pairs=tuple(pairs),
         view=command.view,
+        tracking=settings.tracking,
     )
 
 

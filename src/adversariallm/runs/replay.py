@@ -16,6 +16,7 @@ from adversariallm.core.config import stable_hash
 from adversariallm.core.errors import ConfigError, NeedsError
 from adversariallm.core.protocols import Needs
 from adversariallm.core.types import Conversation
+from adversariallm.evaluation.facts import flatten
 from adversariallm.runs.execute import COMPLETION_BATCH, Resources, execute, regenerate
 from adversariallm.runs.files import CorruptRunError
 from adversariallm.runs.judging import View, judge_id_of, judge_rows
@@ -420,22 +421,12 @@ def _changes(
 ) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """Dotted paths whose values differ; of the environment, only what both recorded."""
     prefix = "identity." if every else ""
-    old, new = _flat(stored), _flat(found)
+    old, new = flatten(stored), flatten(found)
     for path in (
         [*old, *(p for p in new if p not in old)] if every else [p for p in old if p in new]
     ):
         if old.get(path) != new.get(path):
             yield f"{prefix}{path}", (old.get(path), new.get(path))
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, inner in value.items():
-        if isinstance(inner, Mapping):
-            out |= _flat(inner, f"{prefix}{key}.")
-        elif not isinstance(inner, list):
-            out[f"{prefix}{key}"] = inner
-    return out
 
 
 def _equal(one: Any, other: Any) -> bool:

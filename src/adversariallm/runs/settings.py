@@ -81,6 +81,9 @@ class Settings(FrozenConfig):
     )
     reward: str | None = Field(None, description="judge that gives rewards inside the search")
     retry: bool = Field(False, description="try runs again that failed before")
+    tracking: tuple[Literal["wandb", "mlflow"], ...] = Field(
+        (), description="tell Weights & Biases or MLflow what happens; `none`"
+    )
     generation_config: dict[str, Any] = Field({}, description="decoding, for every attack")
     budget: Budget = Budget()
     stopping: StopRule = StopRule()
@@ -93,7 +96,7 @@ class Settings(FrozenConfig):
     defenses: dict[str, dict[str, Any]] = Field({}, description="options by defense")
     judges: dict[str, dict[str, Any]] = Field({}, description="options by judge")
 
-    @field_validator("model", "judge", "defense", mode="before")
+    @field_validator("model", "judge", "defense", "tracking", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
         if value is None or value in ("none", "null", ["none"]):
@@ -252,7 +255,7 @@ def _spread(override: Override) -> list[tuple[str, tuple[Any, ...]]]:
 
 def is_set(key: str) -> bool:
     """Whether several values of a key are one selection instead of alternatives."""
-    return key == "judge" or (key.startswith("datasets.") and key.endswith(".idx"))
+    return key in ("judge", "tracking") or (key.startswith("datasets.") and key.endswith(".idx"))
 
 
 def _is_section(key: str) -> bool:

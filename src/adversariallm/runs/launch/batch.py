@@ -35,6 +35,7 @@ class Batch:
         compression: Of published runs.
         pairs: Run id and judge of further judgings, for runs that are stored already.
         view: What judges read as the request.
+        tracking: Trackers that pilots tell what happens.
     """
 
     name: str
@@ -45,11 +46,12 @@ class Batch:
     compression: Literal["none", "zstd"] = "none"
     pairs: tuple[tuple[str, str], ...] = ()
     view: View = "clean"
+    tracking: tuple[str, ...] = ()
 
     @staticmethod
     def name_of(arguments: Sequence[str], root: Path) -> str:
         """Return the name that a command on a store and its repetitions share."""
-        free = ("out=", "retry=", "launcher.", "hydra")
+        free = ("out=", "retry=", "launcher.", "hydra", "tracking=")
         kept = [a for a in arguments if not a.startswith(free)]
         return stable_hash([str(root.absolute()), kept], length=12)
 
@@ -77,6 +79,7 @@ class Batch:
             "ids": self.ids,
             "pairs": self.pairs,
             "view": self.view,
+            "tracking": self.tracking,
         }
         path = self.folder / "tasks.jsonl"
         scratch = path.with_name(f".tmp.{uuid.uuid4().hex}")
@@ -102,4 +105,5 @@ class Batch:
         head = decode(first, path)
         head.pop("ids")
         head["pairs"] = tuple(tuple(pair) for pair in head["pairs"])
+        head["tracking"] = tuple(head["tracking"])
         return cls(root=path.absolute().parents[2], tasks=tasks, **head)

@@ -30,6 +30,7 @@ from adversariallm.runs.launch.batch import Batch
 from adversariallm.runs.spec import RunTask
 from adversariallm.runs.store import Store
 from adversariallm.runs.topup import PASS, lacking
+from adversariallm.runs.tracking import Tracking, make_hooks
 from adversariallm.runs.worker import Outcome, Workshop, work
 
 if TYPE_CHECKING:
@@ -111,16 +112,19 @@ class Flight:
 class _Log(Watcher):
     """Writes progress to the pilot's log and into its flight."""
 
-    def __init__(self, flight: Flight, stopper: Stopper) -> None:
+    def __init__(self, flight: Flight, stopper: Stopper, tracking: Tracking) -> None:
         self._flight = flight
         self._stopper = stopper
+        self._tracking = tracking
 
     def event(self, task: RunTask, event: Event) -> None:
         self._flight.progressed |= event.kind != "resumed"
+        self._tracking.event(task, event)
         _log.info("%s: %s %d %s", task.spec.label, event.kind, event.step, dict(event.values))
 
     def outcome(self, outcome: Outcome) -> None:
         _log.info("%s: %s %s", outcome.label, outcome.ending, outcome.detail)
+        self._tracking.outcome(outcome)
         if _moved(outcome):
             self._flight.done += outcome.ending == "done"
             self._flight.progressed = True
@@ -152,8 +156,8 @@ def fly(
     """
     stopper = stopper or Stopper()
     flight = Flight()
-    watcher = _Log(flight, stopper)
     store = batch.store(stopper.now)
+    watcher = _Log(flight, stopper, Tracking(store, make_hooks(batch.tracking)))
     workshop = workshop or Workshop(judges=batch.judges)
     try:
         while todo := _rotated(_open_tasks(batch, store), slot, slots):
