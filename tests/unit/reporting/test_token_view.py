@@ -8,6 +8,8 @@ import pytest
 
 from adversariallm.core.types import Conversation
 from adversariallm.evaluation.fakes import fake_document
+from adversariallm.models.loading import load_chat
+from adversariallm.models.options import resolve
 from adversariallm.models.tiny import tiny_model
 from adversariallm.reporting.html import render_report
 from adversariallm.reporting.token_view import KINDS, token_view
@@ -65,3 +67,13 @@ def test_the_report_holds_the_view_where_it_has_a_tokenizer(chat: ChatTokenizer)
     document["runs"][0]["original_prompt"] = ASKED
     assert '"pieces":' in render_report([document], chats={"toy": chat})
     assert '"pieces":' not in render_report([document])
+
+
+def test_a_token_that_straddles_the_edge_of_the_attack_is_shown_as_a_merge() -> None:
+    real = load_chat(resolve("smollm2-135m"))
+    view = token_view(
+        real, _step(real, "Look at these people"), [{"role": "user", "content": "Look at the"}]
+    )
+    assert view is not None and view["exact"]
+    kinds = {piece: KINDS[kind] for piece, kind in view["pieces"]}
+    assert (kinds[" at"], kinds[" these"], kinds[" people"]) == ("prompt", "merge", "slot")
