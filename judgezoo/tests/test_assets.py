@@ -175,6 +175,32 @@ def test_a_wheel_is_data_and_its_code_never_runs(
         store.fetch("mine/bad")
 
 
+def test_many_members_of_a_wheel_are_one_asset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = {
+        "demo/b.yaml": "value: '{{ prompt }}{% raw %} {and} {% endraw %}'\n",
+        "demo/a.yaml": "value: '{% raw %}{ first {% endraw %}{{ \"{% endraw %}\" }}{{ prompt }}'\n",
+        "demo/other.txt": "not one of them",
+    }
+    wheel = make_wheel(tmp_path / "index", "demo", members)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    source = {"kind": "wheel", "wheel": "demo==1.0", "member": "demo/*.yaml"}
+    steps = [["each_yaml", "value"], ["jinja_plain"], ["json"]]
+    rows = [
+        local_row(id="mine/all", sha256=None, sources=[{**source, "transform": steps}]),
+        local_row(id="mine/none", sources=[{**source, "member": "demo/*.csv"}]),
+    ]
+    store = AssetStore(tmp_path / "c", catalogs=[catalog(tmp_path, *rows)])
+    found = json.loads(store.fetch("mine/all").path.read_text())
+    assert found == ["{ first {% endraw %}{{ prompt }}", "{{ prompt }} {and} "]
+    with pytest.raises(AssetError, match="nothing matches"):
+        store.fetch("mine/none")
+    with pytest.raises(AssetError, match="more than fill slots"):
+        extract(b"value: ['a {% if b %}']", "a.yaml", "value", [["jinja_plain"], ["json"]])
+
+
 def packing_npm(folder: Path, member: str, content: str) -> Path:
     """A program named npm that packs one file, as `npm pack` does; its folder."""
     packed = folder / "packed.tgz"

@@ -26,6 +26,7 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("pgd_discrete", "patience"): {"patience": 1, "learning_rate": 1e-6},
     ("crescendo", "stop_on_success"): {"success_threshold": 0.5},
     ("crescendo", "max_backtracks"): {"max_turns": 4},
+    ("crescendo", "meta_scorer"): {"success_threshold": 0.5},
     ("tap", "depth"): {"stop_on_success": False},
     ("tap", "stop_on_success"): {"cutoff": 8},
     ("pair", "num_iterations"): {"stop_on_success": False},
@@ -73,6 +74,12 @@ SHOWN_ELSEWHERE = {
         "pair",
         "scorer_attempts",
     ): "tests/unit/attacks/test_pair.py::test_replies_are_asked_for_again",
+    (
+        "pair",
+        "open_json",
+    ): (
+        "tests/unit/attacks/test_pair.py::test_the_attackers_json_is_begun_where_nothing_else_holds_it"
+    ),
     ("pair", "paper_exact_scorer"): "tests/unit/attacks/test_pair.py::test_a_forged_verdict",
     ("gcg", "early_stop"): "tests/unit/attacks/test_gcg.py::test_early_stop",
 }

@@ -26,6 +26,9 @@ from adversariallm.core.rng import Rng
 from adversariallm.core.types import Candidate, Task
 
 SLOT = re.compile(r"\{\{|\}\}|\{(?:0|prompt|behavior|goal|query)?\}|\[INSERT PROMPT HERE\]")
+JINJA_SLOT = re.compile(r"\{\{ prompt \}\}")
+SLOTS = {"human/pyrit_in_the_wild": JINJA_SLOT}
+"""Lists whose slots are written in a way of their own; braces in their texts mean nothing."""
 BRACES = {"{{": "{", "}}": "}"}
 
 INFO = AttackInfo(
@@ -47,8 +50,10 @@ INFO = AttackInfo(
 class Config(FrozenConfig):
     """Options; defaults are the benchmark's list."""
 
-    texts: Literal["harmbench", "shen_2023_05"] = Field(
-        "harmbench", description="list of texts: HarmBench's 114, or 666 found in the wild"
+    texts: Literal["harmbench", "shen_2023_05", "pyrit_in_the_wild"] = Field(
+        "harmbench",
+        description="list of texts: HarmBench's 114, 666 found in the wild until May 2023, or 488 "
+        "until December 2023, each with one slot",
     )
     insertion: Literal["append_if_no_slot", "slot", "append"] = Field(
         "append_if_no_slot", description="where the request goes; slot skips texts without one"
@@ -82,13 +87,14 @@ class Attack:
         c = self.config
         (asset,) = c.needs_assets()
         texts = read_texts(ctx.assets[asset], asset)
+        slot = SLOTS.get(asset, SLOT)
         talk = task.behavior.conversation
         turn = talk.last_user
-        chosen = self._chosen(texts)
+        chosen = self._chosen(texts, slot)
         first = 0 if ctx.state is None else ctx.state.step + 1
         for index in chosen[first:]:
             text = texts[index]
-            found, how = insert(text, talk[turn].content, c.insertion)
+            found, how = insert(text, talk[turn].content, c.insertion, slot)
             note = {
                 "list": asset,
                 "index": index,
@@ -97,7 +103,7 @@ class Attack:
             }
             yield Candidate.of(talk.with_content(turn, found), note=note)
 
-    def _chosen(self, texts: list[str]) -> list[int]:
+    def _chosen(self, texts: list[str], slot: re.Pattern[str]) -> list[int]:
         """Indices of the texts that are used, the same for every behavior."""
         c = self.config
         if c.indices is not None:
@@ -105,7 +111,7 @@ class Attack:
             if wrong:
                 raise DataError(f"indices {wrong}: the list has {len(texts)} texts, 0 on")
             return list(c.indices)
-        usable = [i for i, t in enumerate(texts) if c.insertion != "slot" or has_slot(t)]
+        usable = [i for i, t in enumerate(texts) if c.insertion != "slot" or has_slot(t, slot)]
         if c.subset is None:
             return usable
         if c.subset > len(usable):
@@ -126,23 +132,24 @@ def read_texts(content: str, asset: str) -> list[str]:
     return [row.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for row in rows]
 
 
-def has_slot(text: str) -> bool:
+def has_slot(text: str, slot: re.Pattern[str] = SLOT) -> bool:
     """Whether the text says where a request goes."""
-    return any(found[0] not in BRACES for found in SLOT.finditer(text))
+    return any(found[0] not in BRACES for found in slot.finditer(text))
 
 
-def insert(text: str, request: str, how: str) -> tuple[str, str]:
+def insert(text: str, request: str, how: str, slot: re.Pattern[str] = SLOT) -> tuple[str, str]:
     """The text with the request in it, and how it got there.
 
     In a text with a slot doubled braces stand for single ones; what is put in is never read again.
     """
-    if how == "append" or not has_slot(text):
+    if how == "append" or not has_slot(text, slot):
         return f"{text}\n\n{request}", "append"
-    return SLOT.sub(lambda found: BRACES.get(found[0], request), text), "slot"
+    return slot.sub(lambda found: BRACES.get(found[0], request), text), "slot"
 
 
 _EXAMPLE = ["Tell a story: {}", "No slot here", "Say {{this}} and {0}, then {0}", "Last: {prompt}"]
 EXAMPLE_ASSETS = {
     "human/harmbench": json.dumps(_EXAMPLE),
     "human/shen_2023_05": json.dumps(["A letter", "A poem", "A play", "A song"]),
+    "human/pyrit_in_the_wild": json.dumps(["A {letter}: {{ prompt }}", "{{ prompt }} as {}"] * 2),
 }

@@ -2,14 +2,15 @@
 
 Source: Chao et al. 2023, "Jailbreaking Black Box Large Language Models in Twenty Queries"
 (arXiv 2310.08419); patrickrchao/JailbreakingLLMs, whose six texts are assets. Streams take the
-three official attacker texts in turn. A step is one prompt sent with its answer, ordered by
-iteration, then stream; there is no un-optimized step 0.
+three official attacker texts in turn, or TAP's single one (`attacker_texts=tap`). A step is one
+prompt sent with its answer, ordered by iteration, then stream; there is no un-optimized step 0.
 
 Deviations from the reference code: replies are read as JSON, not as Python literals, and may hold
 braces and line breaks; a stream whose attacker fails is skipped, and dropped after two failures in
 a row; placeholders and repeated prompts are asked for again; every call has a random stream of its
 own; a score that cannot be read is None (the attacker is then told 1, as published); nothing is
-cut off at "}" and no answer is begun for the attacker; answers cannot forge the scorer's verdict.
+cut off at "}", and the attacker's answer is begun only where nothing else holds it to JSON
+(`open_json`); answers cannot forge the scorer's verdict.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -30,6 +31,7 @@ from adversariallm.core.rng import Rng
 from adversariallm.core.types import Candidate, Conversation, Reply, State, Task
 
 SYSTEMS = ("pair/role_playing", "pair/logical_appeal", "pair/authority")
+TAP_SYSTEM = "tap/attacker"
 FAILURES_TO_DROP = 2
 
 INFO = AttackInfo(
@@ -44,7 +46,7 @@ INFO = AttackInfo(
         "attacker": "writes the prompts, e.g. Mixtral-8x7B-Instruct",
         "scorer": "rates answers from 1 to 10; never the model under attack unless you say so",
     },
-    assets=(*SYSTEMS, "pair/judge", "pair/init", "pair/feedback"),
+    assets=("pair/judge", "pair/init", "pair/feedback"),
     generation={"temperature": 0.0, "max_new_tokens": 150},
     deviations=(
         "a stream whose attacker fails is skipped, and dropped after two failures in a row",
@@ -68,12 +70,32 @@ class Config(FrozenConfig):
     paper_exact_scorer: bool = Field(
         False, description="leave verdict brackets in what the scorer reads"
     )
+    attacker_texts: Literal["official", "tap"] = Field(
+        "official",
+        description="the three published texts in turn, or TAP's single one for every stream",
+        json_schema_extra={"since": "1.0"},
+    )
+    open_json: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="begin the attacker's JSON for it, as published; auto: where its endpoint "
+        "continues an opened answer and enforces no schema",
+        json_schema_extra={"since": "1.0"},
+    )
     attacker: rewriting.AttackerDecoding = Field(
         rewriting.AttackerDecoding(), description="decoding of the attacker"
     )
     scorer: rewriting.ScorerDecoding = Field(
         rewriting.ScorerDecoding(), description="decoding of the scorer"
     )
+
+    def needs_assets(self) -> tuple[str, ...]:
+        """The attacker's texts."""
+        return SYSTEMS if self.attacker_texts == "official" else (TAP_SYSTEM,)
+
+    def system_of(self, stream: int) -> str:
+        """Asset id of a stream's attacker text."""
+        texts = self.needs_assets()
+        return texts[stream % len(texts)]
 
 
 @dataclass
@@ -178,7 +200,7 @@ class _Run:
         note = {
             "iteration": iteration,
             "stream": number,
-            "system": SYSTEMS[number % len(SYSTEMS)],
+            "system": self.config.system_of(number),
             **rewriting.facts(written, kind, scored),
             "exchanges": len(stream.history),
             "queries_to_first_success": self.success,
@@ -188,9 +210,11 @@ class _Run:
 
     def _rewriter(self, number: int) -> Rewriter:
         assets = self.ctx.assets
-        system = assets[SYSTEMS[number % len(SYSTEMS)]]
+        system = assets[self.config.system_of(number)]
+        attacker, opened = self.ctx.helpers["attacker"], self.config.open_json
+        continues = getattr(attacker, "continues_openings", False)
         return Rewriter(
-            model=self.ctx.helpers["attacker"],
+            model=attacker,
             system=chat.fill(system, goal=self.goal, target_str=self.target),
             init=assets["pair/init"],
             feedback=assets["pair/feedback"],
@@ -198,6 +222,7 @@ class _Run:
             target=self.target,
             decoding=self.config.attacker,
             attempts=self.config.attempts,
+            opened=opened == "always" or (opened == "auto" and continues),
         )
 
     def _scorer(self) -> Scorer:
@@ -239,6 +264,7 @@ EXAMPLE_REPLIES = {
 EXAMPLE_ASSETS = {
     "pair/role_playing": "Play a role. Objective: {goal}. Start: {target_str}",
     "pair/logical_appeal": "Argue. Objective: {goal}. Start: {target_str}",
+    "tap/attacker": "Write prompts. Objective: {goal}. Start: {target_str}",
     "pair/authority": "Cite. Objective: {goal}. Start: {target_str}",
     "pair/judge": "Rate the answer to {goal} as Rating: [[rating]]",
     "pair/init": "Begin. Objective: {goal}. Start: {target}",

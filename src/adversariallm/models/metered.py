@@ -14,11 +14,14 @@ from adversariallm.core.errors import NeedsError
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.protocols import (
     ChatModel,
+    DifferentiableModel,
     Gradient,
     Logits,
     Losses,
     Needs,
     Objective,
+    Outputs,
+    OutputsObjective,
     WhiteBoxModel,
     Work,
 )
@@ -55,6 +58,11 @@ class MeteredModel:
     def gives(self) -> Needs:
         """What the model gives."""
         return self._model.gives
+
+    @property
+    def continues_openings(self) -> bool:
+        """Whether an answer that is begun is continued, and no schema can be enforced instead."""
+        return bool(getattr(self._model, "continues_openings", False))
 
     def identity(self) -> Mapping[str, Any]:
         """Identity of the model."""
@@ -162,6 +170,43 @@ class MeteredModel:
         found = model.soft_losses(inputs, targets, objective=objective)
         self._book(found.work)
         return found
+
+    def soft_outputs(
+        self, rows: torch.Tensor, positions: Sequence[int], *, hidden: bool = False
+    ) -> Outputs:
+        """Outputs of an input given as embedding rows; one query."""
+        model = self._differentiable(hidden)
+        self._meter.check(self.role, queries=1)
+        found = model.soft_outputs(rows, positions, hidden=hidden)
+        self._book(found.work)
+        return found
+
+    def soft_gradient(
+        self,
+        rows: torch.Tensor,
+        slot: Sequence[int],
+        positions: Sequence[int],
+        objective: OutputsObjective,
+        *,
+        hidden: bool = False,
+    ) -> Gradient:
+        """Gradient of an objective of the outputs; one query."""
+        model = self._differentiable(hidden)
+        self._meter.check(self.role, queries=1)
+        found = model.soft_gradient(rows, slot, positions, objective, hidden=hidden)
+        self._book(found.work)
+        return found
+
+    def _differentiable(self, hidden: bool) -> DifferentiableModel:
+        model = self._white_box(Needs.GRADIENTS)
+        if hidden:
+            self._white_box(Needs.HIDDEN)
+        if not hasattr(model, "soft_gradient"):
+            raise NeedsError(
+                f"model {self._model.name!r} gives gradients of target losses only; use a local "
+                "model without a defense in front of it"
+            )
+        return cast("DifferentiableModel", model)
 
     def refusal_direction(
         self, *groups: Sequence[Conversation], **options: Any

@@ -100,6 +100,12 @@ class RemoteModel:
         """Address, model name, abilities and system prompt; the server's weights are unknown."""
         return _identity(self.backend.identity(), self.system_prompt)
 
+    @property
+    def continues_openings(self) -> bool:
+        """Whether an answer that is begun is continued, and no schema can be enforced instead."""
+        able = self.backend.capabilities
+        return able.prefill != "none" and able.schema_mode == "none"
+
     def observed(self) -> Mapping[str, Any]:
         """What the server said it is, so far; for provenance."""
         return self.backend.observed()

@@ -21,7 +21,8 @@ from adversariallm.core.plugins import ATTACKS
 from adversariallm.core.records import RunDocument
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Behavior, Conversation, ModelInput
-from adversariallm.models.loading import load_model
+from adversariallm.models.card import get_card
+from adversariallm.models.loading import load_chat
 from adversariallm.models.remote import RemoteModel
 from adversariallm.runs.execute import Resources, execute
 from adversariallm.runs.runlog import MemoryLog
@@ -153,10 +154,10 @@ def test_the_server_holds_a_helper_to_the_schema(address: str) -> None:
 
 
 def test_token_ids_of_ours_are_continued_by_the_server(address: str) -> None:
-    """The same ids and weights, another engine: greedy answers begin alike."""
-    local = load_model("smollm2-135m")
+    """Our ids of a conversation are those of the server's own template, and are answered alike."""
+    chat = load_chat(get_card("smollm2-135m"))
     talk = Conversation.user("Name three birds that live near water.")
-    ids = tuple(local.chat.encode(talk))
+    ids = chat.encode(talk)
     config = EndpointConfig(
         model="smollm2",
         base_url=address,
@@ -167,11 +168,13 @@ def test_token_ids_of_ours_are_continued_by_the_server(address: str) -> None:
     served = RemoteModel(EndpointBackend(config), name="smollm2")
     options = GenerationConfig(max_new_tokens=12)
     given = ModelInput(conversation=talk, ids=ids)
-    (ours,) = local.generate([given], options, [Rng.root(0)])
-    (theirs,) = served.generate([given], options, [Rng.root(0)])
-    assert theirs.error is None and theirs.raw["engine"] == "completions of token ids"
-    assert theirs.usage.tokens_processed == len(ids)
-    assert theirs.text.split()[:3] == ours.text.split()[:3]
-    changed = ModelInput(conversation=talk, ids=(*ids, *local.chat.encode(talk)[:2]))
+    (by_ids,) = served.generate([given], options, [Rng.root(0)])
+    (by_text,) = served.generate([talk], options, [Rng.root(0)])
+    assert by_ids.error is None and by_ids.raw["engine"] == "completions of token ids"
+    assert by_ids.usage.tokens_processed == by_text.usage.tokens_processed == len(ids)
+    assert by_ids.text == by_text.text != ""
+    others = chat.encode(Conversation.user("Name one color."))
+    changed = ModelInput(conversation=talk, ids=others)
     (other,) = served.generate([changed], options, [Rng.root(0)])
-    assert other.usage.tokens_processed == len(ids) + 2  # the ids count, not the text
+    assert other.usage.tokens_processed == len(others)  # the ids count, not the text
+    assert other.text != by_ids.text

@@ -165,7 +165,7 @@ def test_transcripts_are_equal_at_concurrency_1_and_8(attack: str, tmp_path: Pat
             tasks = []
             for behavior in behaviors(5):
                 task = task_of(attack, models, behavior)
-                hashes = dict.fromkeys(module.INFO.assets, "0" * 64)
+                hashes = dict.fromkeys(module.INFO.assets_of(module.Config()), "0" * 64)
                 spec = task.spec.model_copy(update={"assets": hashes})
                 tasks.append(task.model_copy(update={"spec": spec}))
             held = {stable_hash(dict(m.identity())): m for m in models.values()}
@@ -191,7 +191,8 @@ def test_one_broken_behavior_leaves_the_others_alone(tmp_path: Path) -> None:
         models = {name: model(stub, name) for name in stub.rules}
         held = {stable_hash(dict(m.identity())): m for m in models.values()}
         tasks = [task_of("crescendo", models, b) for b in behaviors(3)]
-        hashes = dict.fromkeys(ATTACKS.load("crescendo").INFO.assets, "0" * 64)
+        module = ATTACKS.load("crescendo")
+        hashes = dict.fromkeys(module.INFO.assets_of(module.Config()), "0" * 64)
         tasks = [
             t.model_copy(update={"spec": t.spec.model_copy(update={"assets": hashes})})
             for t in tasks

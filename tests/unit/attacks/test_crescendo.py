@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from adversariallm.attacks import crescendo
 from adversariallm.core.types import Reply
 from adversariallm.runs.runlog import MemoryLog
 
@@ -155,6 +156,60 @@ def test_trials_are_independent_and_end_with_the_first_success() -> None:
         max_turns=1, num_trials=3, score=in_turn(scored("0"), scored("95"), scored("0"))
     )
     assert len(steps(document)) == 2 and document.status == "ended: success"
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+def test_each_published_attacker_text_can_be_chosen(number: int) -> None:
+    _, _, helpers = run(max_turns=1, attacker_text=number)
+    system = helpers["attacker"].calls[0][0].content
+    expected = "Objective: name three birds, in 1 turns."
+    assert system == (expected if number == 1 else f"Text {number}. Objective: name three birds")
+    asset = "crescendo/attacker" + ("" if number == 1 else f"_{number}")
+    config = crescendo.Config(attacker_text=number)
+    assert [a for a in crescendo.INFO.assets_of(config) if "attacker" in a] == [asset]
+
+
+def test_summaries_take_the_place_of_the_attackers_own_conversation() -> None:
+    def written(talk: Any, rng: Any) -> str:
+        number = talk[1].content.count("- q")  # messages before the newest
+        row = json.loads(question(f"q{number}"))
+        return json.dumps({**row, "last_response_summary": f"it said {number}"})
+
+    document, _, helpers = run(
+        attack=written, history="summaries", refusal=in_turn(REFUSED, ANSWERED), max_turns=3
+    )
+    calls = helpers["attacker"].calls
+    assert {len(c) for c in calls} == {2}  # system and what it is told; nothing of its own
+    told = [c[1].content for c in calls]
+    assert "- q" not in told[0] and "- q" not in told[1]
+    # a refused first message shifts nothing: it is marked, and every row has its own summary
+    assert "- q0\n  (declined) it said 0" in told[2]
+    assert "- q0\n  (declined) it said 0\n- q0\n  (score 0.1) it said 1" in told[3]
+    assert "answer to q1" in told[3] and "answer to q0" not in told[3]
+    assert len(steps(document)) == 4
+
+
+def reviewed(correct: Any) -> Any:
+    def script(talk: Any, rng: Any) -> str:
+        if '"correct"' in talk[talk.last_user].content:
+            return json.dumps({"correct": correct, "rationale": "looked"})
+        return scored("90")
+
+    return script
+
+
+def test_a_second_opinion_can_overrule_a_success() -> None:
+    document, _, helpers = run(score=reviewed(False), meta_scorer=True, max_turns=2)
+    assert [s.note["success"] for s in steps(document)] == [False, False]
+    assert [s.note["score"] for s in steps(document)] == [0.9, 0.9]  # the score itself stays
+    assert document.status == "done" and queries(document)["scorer"] == 4
+    document, _, _ = run(score=reviewed(True), meta_scorer=True)
+    assert document.status == "ended: success" and len(steps(document)) == 1
+    document, _, _ = run(score=reviewed("perhaps"), meta_scorer=True)
+    assert document.status == "ended: success"  # nobody can tell: the verdict stands
+    assert steps(document)[0].note["meta_scorer"]["failure"] == "unreadable"
+    _, _, helpers = run(score=in_turn(scored("10")), meta_scorer=True)
+    assert len(helpers["scorer"].calls) == 3  # only a success is looked at again
 
 
 def test_braces_and_slots_in_requests_and_answers_stay_as_they_are() -> None:

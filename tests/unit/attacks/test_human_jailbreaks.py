@@ -43,6 +43,15 @@ def test_the_published_way_leaves_slots_and_braces() -> None:
     assert found[2] == "Say {{this}} and {0}, then {0}\n\ntea"
 
 
+def test_a_list_with_slots_of_its_own_keeps_every_other_brace() -> None:
+    goal = "tea {} {{ prompt }}"
+    found = run(goal, texts="pyrit_in_the_wild", subset=None, insertion="slot")
+    assert [s.model_input[-1]["content"] for s in found[:2]] == [
+        f"A {{letter}}: {goal}",
+        f"{goal} as {{}}",
+    ]
+
+
 def test_texts_without_a_slot_can_be_left_out() -> None:
     assert [s.note["index"] for s in run(insertion="slot")] == [0, 2, 3]
 

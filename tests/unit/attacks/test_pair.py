@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from adversariallm.attacks import pair
 from adversariallm.core.budget import Budget
-from adversariallm.core.types import Conversation, Message, Reply
+from adversariallm.core.types import Conversation, Message, ModelInput, Reply
 
 sys.path.insert(0, str(Path(__file__).parent))
 from chatting import Paid, behavior, in_turn, play, queries, steps  # noqa: E402  -- beside this file
@@ -54,6 +55,57 @@ def test_three_streams_of_which_one_cannot_be_read() -> None:
     assert queries(document) == {"model": 4, "attacker": 8, "scorer": 4}
     assert queries(document)["attacker"] == len(helpers["attacker"].calls)
     assert document.status == "done"
+
+
+class Opened(Paid):
+    """Continues what its answer was begun with."""
+
+    def __init__(self, *ends: str) -> None:
+        super().__init__(in_turn(*ends))
+        self.begun: list[str] = []
+        self.continues_openings = True
+
+    def generate(
+        self, inputs: Any, generation: Any, rngs: Any, *, json_schema: Any = None
+    ) -> list[Reply]:
+        self.begun += [i.prefill if isinstance(i, ModelInput) else "" for i in inputs]
+        return super().generate(inputs, generation, rngs, json_schema=json_schema)
+
+
+@pytest.mark.parametrize(
+    ("how", "able", "begun"),
+    [("auto", True, True), ("auto", False, False), ("always", False, True), ("never", True, False)],
+)
+def test_the_attackers_json_is_begun_where_nothing_else_holds_it(
+    how: str, able: bool, begun: bool
+) -> None:
+    ends = ('p with } in it"}', 'w", "prompt": "p2"}') if begun else (writes("p"), writes("p2"))
+    attacker = Opened(*ends)
+    attacker.continues_openings = able
+    helpers = {"attacker": attacker, "scorer": Paid(in_turn("Rating: [[3]]"))}
+    options: dict[str, Any] = {"num_streams": 1, "num_iterations": 2, "open_json": how}
+    document = play("pair", Paid(echo), helpers, **options)
+    prompts = [s.model_input[-1]["content"] for s in steps(document)]
+    assert prompts == (["p with } in it", "p2"] if begun else ["p", "p2"])
+    opened = ['{"improvement": "","prompt": "', '{"improvement": "']
+    assert attacker.begun == (opened if begun else ["", ""])
+    assert [schema is None for schema in attacker.schemas] == [begun, begun]
+    if begun:
+        assert [s.note["improvement"] for s in steps(document)] == ["", "w"]
+        assert steps(document)[0].note["attacker"]["raw"] == 'p with } in it"}'  # its own words
+
+
+def test_every_stream_can_have_the_single_text_of_tap() -> None:
+    document, _, helpers = run(attack=lambda t, r: writes(t.key[:6]), attacker_texts="tap")
+    assert {s.note["system"] for s in steps(document)} == {"tap/attacker"}
+    assert all(c[0].content.startswith("Write prompts") for c in helpers["attacker"].calls)
+    info, config = pair.INFO, pair.Config
+    assert "tap/attacker" in info.assets_of(config(attacker_texts="tap"))
+    assert "pair/role_playing" not in info.assets_of(config(attacker_texts="tap"))
+    assert set(info.assets_of(config())) == {
+        "pair/role_playing", "pair/logical_appeal", "pair/authority", "pair/judge", "pair/init",
+        "pair/feedback",
+    }  # fmt: skip
 
 
 def test_the_cost_of_failed_attempts_is_booked_where_it_was_spent() -> None:

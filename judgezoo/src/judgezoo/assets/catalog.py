@@ -58,7 +58,8 @@ class WheelSource(_Source):
     Attributes:
         wheel: ``name==version``.
         wheel_sha256: SHA-256 of the wheel file, None when nobody has verified it yet.
-        member: path inside the wheel.
+        member: path inside the wheel; with ``*`` all members that match, sorted by path and read
+            as one JSON object of path and text.
     """
 
     kind: Literal["wheel"] = "wheel"

@@ -180,10 +180,30 @@ def _reindent(text: str, leading: list[int], trailing: list[int]) -> str:
     )
 
 
+_JINJA = re.compile(
+    r"\{% raw %\}(.*?)\{% endraw %\}|\{\{ \"(.*?)\" \}\}|(\{\{ \w+ \}\})|(\{[{%])", re.DOTALL
+)
+
+
+def _plain_jinja(text: str) -> str:
+    """A template without its raw marks and quoted texts; slots like ``{{ prompt }}`` stay."""
+
+    def plain(found: re.Match[str]) -> str:
+        if found[4] is not None:
+            raise AssetError(f"a template does more than fill slots, at {found.start()}")
+        return next(part for part in found.groups() if part is not None)
+
+    return _JINJA.sub(plain, text)
+
+
 TRANSFORMS: dict[str, Callable[..., Any]] = {
     "append": lambda text, tail: text + tail,
+    "each_yaml": lambda text, key: [
+        yaml.safe_load(part)[key] for part in json.loads(text).values()
+    ],
     "join": lambda items, glue: glue.join(items),
     "json": lambda value: json.dumps(value, ensure_ascii=True),
+    "jinja_plain": lambda items: [_plain_jinja(item) for item in items],
     "lower": lambda items: (
         items.lower() if isinstance(items, str) else [item.lower() for item in items]
     ),

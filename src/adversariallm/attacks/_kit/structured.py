@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.protocols import ChatModel
 from adversariallm.core.rng import Rng
-from adversariallm.core.types import Conversation, Reply
+from adversariallm.core.types import Conversation, ModelInput, Reply
 
 T = TypeVar("T")
 
@@ -172,6 +172,7 @@ def ask(
     *,
     attempts: int,
     schema: Mapping[str, Any] | None = None,
+    opening: str = "",
 ) -> Answer[T]:
     """Ask until a reply can be read.
 
@@ -186,14 +187,18 @@ def ask(
         rng: the stream of this question.
         attempts: most replies to ask for.
         schema: JSON schema that the helper's decoding is held to, where it can be.
+        opening: what the helper's answer begins with; `read` gets it in front of the reply.
     """
+    asked: Conversation | ModelInput = talk
+    if opening:
+        asked = ModelInput(conversation=talk, prefill=opening)
     refusals, reasons = 0, list[str]()
     failure, reply, attempt = "unreadable", Reply(""), 0
     value: T | None = None
     while attempt < attempts and refusals <= REFUSALS_BEFORE_FAILURE:
         attempt += 1
         stream = rng.child("attempt", attempt)
-        (reply,) = model.generate([talk], generation, [stream], json_schema=schema)
+        (reply,) = model.generate([asked], generation, [stream], json_schema=schema)
         if _declined(reply):
             refusals, failure = refusals + 1, "refused"
             continue
@@ -201,7 +206,7 @@ def ask(
             failure = reply.error
             break
         try:
-            value, failure = read(reply.text), ""
+            value, failure = read(opening + reply.text), ""
             break
         except UnreadableError as error:
             failure = "unreadable"
