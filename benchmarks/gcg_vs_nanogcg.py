@@ -46,6 +46,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="the published sizes")
     for name, value in SMALL.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"small: {value}")
+    parser.add_argument("--part", default="1/1", help="K/N: every Nth behavior, beginning with K")
     parser.add_argument("--minutes", type=float, help="start no search after so many minutes")
     oracle = Path(tempfile.gettempdir()) / "venvs" / "nano447"
     parser.add_argument("--oracle", type=Path, default=oracle, help="folder of nanoGCG's libraries")
@@ -54,6 +55,10 @@ def arguments() -> argparse.Namespace:
     for name, value in (FULL if options.full else SMALL).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
+    k, n = map(int, options.part.split("/"))
+    if not 1 <= k <= n:
+        parser.error(f"--part {options.part}: expected K/N with K from 1 to N, e.g. 1/2")
+    options.part = (k - 1, n)
     return options
 
 
@@ -88,8 +93,11 @@ def estimate(model: LocalModel, cells: list[Cell]) -> float:
 
 def fill(options: argparse.Namespace, end: float) -> None:
     """Make the missing cells, in order, until the time is over."""
+    k, n = options.part
     for name in options.models:
-        missing = [c for c in planned(options, name) if c.read(options.work) is None]
+        cells = planned(options, name)
+        names = list(dict.fromkeys(c.behavior.id for c in cells))[k::n]
+        missing = [c for c in cells if c.behavior.id in names and c.read(options.work) is None]
         if not missing or time.monotonic() > end:
             continue
         model = load_model(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -75,11 +76,16 @@ def libraries(folder: Path) -> Path:
 
 def export(model: LocalModel, folder: Path) -> Path:
     """The weights in use, adapter merged, as a folder that both sides can load."""
-    if not (folder / "chat_template.jinja").exists():
-        model.engine.forward.model.save_pretrained(folder)
-        model.chat.tokenizer.save_pretrained(folder)
+    if not folder.exists():
+        half = folder.with_name(f"{folder.name}.{os.getpid()}")
+        model.engine.forward.model.save_pretrained(half)
+        model.chat.tokenizer.save_pretrained(half)
         template = model.chat.template.source
-        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+        (half / "chat_template.jinja").write_text(template, encoding="utf-8")
+        try:
+            half.rename(folder)
+        except OSError:  # another process was first
+            shutil.rmtree(half)
     return folder
 
 

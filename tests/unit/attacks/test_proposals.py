@@ -38,6 +38,17 @@ def test_a_shortlist_never_holds_a_forbidden_id_however_long() -> None:
     assert proposals.shortlist(scores, allowed, 99).tolist() == [[4, 2, 3, 0], [2, 3, 0, 4]]
 
 
+@given(st.integers(0, 10_000), st.integers(1, 40), st.integers(1, 6))
+def test_a_shortlist_is_the_head_of_a_stable_sort(seed: int, topk: int, values: int) -> None:
+    draw = Rng.root(seed).torch()
+    scores = torch.randint(-values, values, (3, 30), generator=draw).float() / 2
+    allowed = torch.rand(30, generator=draw) < 0.7
+    allowed[0] = True
+    masked = scores.masked_fill(~allowed, float("inf"))
+    expected = torch.sort(masked, dim=1, stable=True).indices[:, : min(topk, int(allowed.sum()))]
+    assert torch.equal(proposals.shortlist(scores, allowed, topk), expected)
+
+
 def test_replacements_change_only_the_chosen_positions() -> None:
     slot = torch.tensor([10, 11, 12, 13])
     positions = proposals.uniform_positions(4, 50, 2, generator())
