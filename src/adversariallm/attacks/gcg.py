@@ -57,7 +57,7 @@ class Config(FrozenConfig):
     search_width: int = Field(512, ge=1, description="candidates per step")
     topk: int = Field(256, ge=1, description="tokens kept per position by gradient")
     n_replace: int = Field(1, ge=1, description="positions changed in a candidate")
-    initial: str = Field("! " * 19 + "!", description="text of the slot at the start")
+    initial: str = Field("! " * 19 + "!", min_length=1, description="text of the slot at the start")
     placement: Literal["suffix", "prefix", "both", "turn"] = Field(
         "suffix", description="where the slot is"
     )

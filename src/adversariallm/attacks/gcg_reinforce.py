@@ -69,7 +69,9 @@ class Config(FrozenConfig):
     )
     search_width: int = Field(512, ge=1, description="candidates per step")
     topk: int = Field(256, ge=1, description="tokens kept per position by gradient")
-    initial: str = Field("! " * 19 + "!", description="text of the suffix at the start")
+    initial: str = Field(
+        "! " * 19 + "!", min_length=1, description="text of the suffix at the start"
+    )
     num_random: int = Field(1, ge=0, description="random samples per step")
     temperature: float = Field(0.7, gt=0, description="of the random samples")
     sample_top_k: int = Field(256, ge=1, description="most likely tokens of the random samples")

@@ -56,7 +56,9 @@ class Config(FrozenConfig):
     )
     search_width: int = Field(512, ge=1, description="candidates per step")
     topk: int = Field(256, ge=1, description="tokens kept per position by gradient")
-    initial: str = Field("! " * 19 + "!", description="text of the suffix at the start")
+    initial: str = Field(
+        "! " * 19 + "!", min_length=1, description="text of the suffix at the start"
+    )
     join: Literal["none", "space"] = Field("space", description="between prompt and suffix")
     progressive: bool = Field(True, description="start with one behavior and add the others")
     progressive_models: bool = Field(True, description="start with one model and add the others")

@@ -47,7 +47,7 @@ class Config(FrozenConfig):
     )
     num_candidates: int = Field(8, ge=1, description="neighbors tried per step")
     radius: int = Field(1, ge=1, description="at most so many positions change")
-    initial: str = Field("x " * 19 + "x", description="text of the slot at the start")
+    initial: str = Field("x " * 19 + "x", min_length=1, description="text of the slot at the start")
     placement: Literal["suffix", "prefix", "both", "turn"] = Field(
         "suffix", description="where the slot is"
     )
