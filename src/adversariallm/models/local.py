@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from adversariallm.core.config import stable_hash
-from adversariallm.core.errors import ContextLengthError
+from adversariallm.core.errors import ContextLengthError, ModelError
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.protocols import Gradient, Logits, Losses, Needs, Objective, Work
 from adversariallm.core.rng import Rng
@@ -185,6 +185,7 @@ class LocalModel:
         ids = given.ids
         if given.conversation is not None and ids is None:
             ids = self.chat.encode(given.conversation, prefill=given.prefill)
+        self._has_rows(ids or ())
         return Request(
             ids=ids,
             embeddings=given.embeddings,
@@ -368,13 +369,23 @@ class LocalModel:
     def _fits(
         self, inputs: Sequence[Sequence[int] | torch.Tensor], targets: Sequence[Sequence[int]]
     ) -> None:
-        """Refuse what the context cannot hold."""
+        """Refuse what the context cannot hold, and ids without an embedding row."""
         for row, target in zip(inputs, targets, strict=True):
+            self._has_rows(target if hasattr(row, "dim") else (*row, *target))
             if len(row) + len(target) > self.context_length:
                 raise ContextLengthError(
                     f"an input of {len(row)} tokens and a target of {len(target)} do not fit the "
                     f"context of model {self.name!r} ({self.context_length}); shorten the prompt"
                 )
+
+    def _has_rows(self, ids: Sequence[int]) -> None:
+        highest = max(ids, default=0)
+        if highest >= self.num_embeddings:
+            raise ModelError(
+                f"id {highest} ({self.chat.decode([highest])!r}) has no row in the embeddings of "
+                f"model {self.name!r}, which have {self.num_embeddings}: the tokenizer knows more; "
+                "leave that text out, or use the tokenizer that belongs to the weights"
+            )
 
 
 def _more(work: Work, executed: int) -> Work:
