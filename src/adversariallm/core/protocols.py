@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -100,6 +100,22 @@ class AttackInfo:
         """Whether one such run keeps a local model busy: it asks for more than answers."""
         return bool(self.needs & (Needs.LOGITS | Needs.GRADIENTS | Needs.EMBEDDINGS))
 
+    def with_options(self, config: Any) -> AttackInfo:
+        """The row, with what these options ask for besides.
+
+        A `Config` whose options decide has a method `wanted`, whose answer is added.
+        """
+        chosen = getattr(config, "wanted", None)
+        if chosen is None:
+            return self
+        more: Wanted = chosen()
+        return replace(
+            self,
+            needs=self.needs | (more.model & ~Needs.TEXT),
+            helpers={**self.helpers, **more.helpers},
+            helper_needs={**self.helper_needs, **more.helper_needs},
+        )
+
     def assets_of(self, config: Any) -> tuple[str, ...]:
         """Ids of the texts by others that a configuration needs.
 
@@ -168,6 +184,23 @@ class Gradient:
     work: Work = Work()
 
 
+@dataclass(frozen=True)
+class Outputs:
+    """What a model computes at N positions.
+
+    Attributes:
+        logits: `[N, V]` float32.
+        hidden: `[L, N, d]` float32, the residual stream after each layer; None unless asked for.
+    """
+
+    logits: torch.Tensor
+    hidden: torch.Tensor | None = None
+    work: Work = Work()
+
+
+OutputsObjective = Callable[["torch.Tensor", "torch.Tensor | None"], "torch.Tensor"]
+"""Maps logits `[N, V]` and hidden states `[L, N, d]` (or None) to a scalar."""
+
 Objective = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """Maps float32 target logits `[W, T, V]` and target ids `[W, T]` to losses `[W]`, row by row."""
 
@@ -178,6 +211,14 @@ class Direction(Protocol):
     @property
     def vector(self) -> torch.Tensor:
         """`[d]` float32."""
+
+    @property
+    def layer(self) -> int:
+        """Block whose input it was read at."""
+
+    @property
+    def work(self) -> Work:
+        """What finding it cost."""
 
 
 @runtime_checkable
@@ -276,6 +317,30 @@ class WhiteBoxModel(ChatModel, Protocol):
 
 
 @runtime_checkable
+class DifferentiableModel(WhiteBoxModel, Protocol):
+    """A white-box model that differentiates objectives of any position's outputs.
+
+    With `hidden` the objective also gets the residual stream, which asks for `Needs.HIDDEN`.
+    """
+
+    def soft_outputs(
+        self, rows: torch.Tensor, positions: Sequence[int], *, hidden: bool = False
+    ) -> Outputs:
+        """Outputs of the input `[P, d]` at `positions`."""
+
+    def soft_gradient(
+        self,
+        rows: torch.Tensor,
+        slot: Sequence[int],
+        positions: Sequence[int],
+        objective: OutputsObjective,
+        *,
+        hidden: bool = False,
+    ) -> Gradient:
+        """Gradient at `rows[slot]` of an objective of the outputs at `positions`."""
+
+
+@runtime_checkable
 class SteerableModel(WhiteBoxModel, Protocol):
     """A white-box model whose residual stream can be read and edited (`Needs.HIDDEN`)."""
 
@@ -298,6 +363,9 @@ class SteerableModel(WhiteBoxModel, Protocol):
         rngs: Sequence[Rng],
     ) -> list[Reply]:
         """As `generate`, with a direction `[d]` ablated from the residual stream."""
+
+    def steering(self, direction: Direction, strength: float) -> AbstractContextManager[None]:
+        """Add `strength` times a direction before its layer in this thread's calls inside."""
 
 
 @runtime_checkable
@@ -521,12 +589,15 @@ __all__ = [
     "Context",
     "DatasetInfo",
     "DefenseInfo",
+    "DifferentiableModel",
     "Gradient",
     "Log",
     "Logits",
     "Losses",
     "Needs",
     "Objective",
+    "Outputs",
+    "OutputsObjective",
     "RewardJudge",
     "SafetyJudge",
     "SteerableModel",

@@ -7,7 +7,8 @@ never booked here.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,17 @@ from typing import TYPE_CHECKING, Any
 from adversariallm.core.config import stable_hash
 from adversariallm.core.errors import ContextLengthError, ModelError
 from adversariallm.core.generation import GenerationConfig
-from adversariallm.core.protocols import Gradient, Logits, Losses, Needs, Objective, Work
+from adversariallm.core.protocols import (
+    Direction,
+    Gradient,
+    Logits,
+    Losses,
+    Needs,
+    Objective,
+    Outputs,
+    OutputsObjective,
+    Work,
+)
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Conversation, ModelInput, Reply
 from adversariallm.inference import (
@@ -35,6 +46,7 @@ from adversariallm.models.directions import (
     Prompts,
     RefusalDirection,
     Thresholds,
+    adding,
     find_refusal_direction,
 )
 from adversariallm.models.identity import parts_identity
@@ -77,6 +89,7 @@ class LocalModel:
         self._prefixes: dict[tuple[int, ...], Prefix] = {}
         self._lock = threading.Lock()
         self._search_lock = threading.Lock()
+        self._steered = threading.local()
         limit = engine.context_length
         self.context_length = limit if context_length is None else min(limit, context_length)
         self.num_embeddings = engine.num_embeddings
@@ -137,7 +150,8 @@ class LocalModel:
         Calls from several threads share batches, which changes no reply.
         """
         constraint = None if json_schema is None else self._constraint(json_schema)
-        return self._generate(inputs, generation, rngs, constraint, self._batcher.generate)
+        run = self.engine.generate if self._is_steered else self._batcher.generate
+        return self._generate(inputs, generation, rngs, constraint, run)
 
     def _generate(
         self,
@@ -287,6 +301,26 @@ class LocalModel:
         found = self.engine.next_logits(prefix, [ids[shared:] for ids in inputs])
         return replace(found, work=_more(found.work, executed))
 
+    def soft_outputs(
+        self, rows: torch.Tensor, positions: Sequence[int], *, hidden: bool = False
+    ) -> Outputs:
+        """Logits, and with `hidden` the residual stream, of `[P, d]` rows at `positions`."""
+        self._fits([rows], [()])
+        return self.engine.soft_outputs(rows, positions, hidden=hidden)
+
+    def soft_gradient(
+        self,
+        rows: torch.Tensor,
+        slot: Sequence[int],
+        positions: Sequence[int],
+        objective: OutputsObjective,
+        *,
+        hidden: bool = False,
+    ) -> Gradient:
+        """Gradient at `rows[slot]` of an objective of the outputs at `positions`."""
+        self._fits([rows], [()])
+        return self.engine.soft_gradient(rows, slot, positions, objective, hidden=hidden)
+
     # Hidden states
 
     def refusal_direction(
@@ -332,6 +366,19 @@ class LocalModel:
         with self.engine.editing(without_direction(direction)):
             return self._generate(inputs, generation, rngs, None, self.engine.generate)
 
+    @contextmanager
+    def steering(self, direction: Direction, strength: float) -> Iterator[None]:
+        """Add `strength` times a direction before its layer in all of this thread's calls inside.
+
+        Other threads wait. Prefixes prefilled without it are not used inside, nor the reverse.
+        """
+        with adding(self.engine, direction.layer, strength * direction.vector):
+            self._steered.now = True
+            try:
+                yield
+            finally:
+                self._steered.now = False
+
     def token_scores(self, slot_gradient: torch.Tensor) -> torch.Tensor:
         """`[n, V]` float32 gradient with respect to the one-hot rows."""
         return self.engine.token_scores(slot_gradient)
@@ -344,6 +391,10 @@ class LocalModel:
         """`[V, d]` float32 vectors of all ids, through the module."""
         return self.engine.embedding_matrix()
 
+    @property
+    def _is_steered(self) -> bool:
+        return getattr(self._steered, "now", False)
+
     def _prefix(self, inputs: Sequence[Sequence[int]], shared: int) -> tuple[Prefix, int]:
         """The prefilled shared prefix, and the operations spent on it just now."""
         if not shared or not inputs:
@@ -355,6 +406,9 @@ class LocalModel:
                     f"shared={shared}: every input must start with the same {shared} ids and go on "
                     "after them"
                 )
+        if self._is_steered:
+            fresh = self.engine.prefix(ids)
+            return fresh, fresh.executed
         with self._lock:
             prefix = self._prefixes.pop(ids, None)
             executed = 0

@@ -101,7 +101,7 @@ def test_a_guess_that_does_not_explain_the_answer_is_not_used(least: float, used
     cut = inner.chat.segments(Conversation.user("good music"), target=reply.text)
     loss = inner.losses([cut.input_ids], [cut.target_ids])
     assert facts["log_likelihood"] == pytest.approx(-float(loss.loss[0]), abs=1e-5)
-    assert reply.defense_usage.flops == 10 + 7 + loss.work.usage.flops
+    assert reply.defense_usage.flops == 17 + (loss.work.usage.flops or 0)
 
 
 def test_batches_change_nothing() -> None:

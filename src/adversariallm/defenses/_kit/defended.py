@@ -58,15 +58,7 @@ class Defended:
         Raises:
             NeedsError: the defense needs more of the model than it gives.
         """
-        wanted = info.supplies(config)
-        lacking = wanted.model & ~bare(model).gives | wanted.inside & ~model.gives
-        if lacking:
-            missing = ", ".join(str(need.name).lower() for need in lacking)
-            raise NeedsError(
-                f"defense {info.name!r} needs {missing} of the model, which {model.name!r} does "
-                "not give here; use a local model, put the defense further inside, or choose an "
-                f"option of it that needs less (`adversariallm explain {info.name}`)"
-            )
+        check_model(model, info, config)
         self.model = model
         self.info = info
         self.config = config
@@ -245,6 +237,23 @@ class Defended:
         """Replies with a direction ablated from the residual stream."""
         inner = cast("SteerableModel", self._inner(Needs.HIDDEN))
         return inner.generate_without(direction, inputs, generation, rngs)
+
+
+def check_model(model: ChatModel, info: DefenseInfo, config: FrozenConfig) -> None:
+    """Refuse a model that cannot have this defense around it.
+
+    Raises:
+        NeedsError: the defense needs more of the model than it gives.
+    """
+    wanted = info.supplies(config)
+    lacking = wanted.model & ~bare(model).gives | wanted.inside & ~model.gives
+    if lacking:
+        missing = ", ".join(str(need.name).lower() for need in lacking)
+        raise NeedsError(
+            f"defense {info.name!r} needs {missing} of the model, which {model.name!r} does "
+            "not give here; use a local model, put the defense further inside, or choose an "
+            f"option of it that needs less (`adversariallm explain {info.name}`)"
+        )
 
 
 def bare(model: ChatModel) -> ChatModel:

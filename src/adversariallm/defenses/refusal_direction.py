@@ -1,0 +1,177 @@
+"""Steering towards refusal: the model's own refusal direction is added to its residual stream.
+
+Source: Arditi et al. 2024, arXiv 2406.11717, section 2.3: the difference of means is found as
+there, and added to the stream before the layer it was read at, at every position.
+Deviations: see `INFO`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from pydantic import Field
+
+from adversariallm.core.config import FrozenConfig
+from adversariallm.core.generation import GenerationConfig
+from adversariallm.core.protocols import (
+    ChatModel,
+    DefenseInfo,
+    Direction,
+    Gradient,
+    Logits,
+    Losses,
+    Needs,
+    Objective,
+    SteerableModel,
+    Supplies,
+    Wanted,
+)
+from adversariallm.core.rng import Rng
+from adversariallm.core.types import Conversation, ModelInput, Reply
+from adversariallm.defenses._kit.defended import Defended, check_model
+
+if TYPE_CHECKING:
+    import torch
+
+SETS = tuple(
+    f"refusal_direction/{kind}_{split}"
+    for split in ("train", "val")
+    for kind in ("harmful", "harmless")
+)
+INFO = DefenseInfo(
+    name="refusal_direction",
+    summary="the model's refusal direction is added to its residual stream",
+    source="Arditi et al. 2024, arXiv 2406.11717, section 2.3",
+    reference_code=None,
+    passes=Needs.white_box() & ~Needs.HIDDEN,
+    deviations=(
+        "the paper adds the direction to study refusal; as a defense it has a strength, since at "
+        "full strength harmless requests are refused too",
+    ),
+)
+
+
+class Config(FrozenConfig):
+    """Options; those of the direction are the defaults of its authors."""
+
+    strength: float = Field(0.5, gt=0, le=10, description="times the difference of means")
+    data: Literal["refusal_direction", "starter"] = Field(
+        "refusal_direction",
+        description="instructions that the direction is found from: the authors', or our starter "
+        "sets, which should then not be evaluated on",
+    )
+    num_train: int = Field(128, ge=1, description="instructions of each kind to take means over")
+    num_validation: int = Field(32, ge=1, description="instructions of each kind to choose with")
+    refusal_tokens: tuple[str, ...] = Field(
+        ("I",), min_length=1, description="texts whose first tokens begin a refusal of this model"
+    )
+
+    def wanted(self) -> Wanted:
+        """The residual stream, and instructions."""
+        need = Needs.HIDDEN
+        if self.data == "starter":
+            sets: dict[str, dict[str, object]] = {"starter_harmful": {}, "starter_benign": {}}
+            return Wanted(model=need, inside=need, datasets=sets)
+        return Wanted(model=need, inside=need, assets=SETS)
+
+
+class Steered(Defended):
+    """The model with the direction in its stream: text, ids, losses and gradients alike."""
+
+    config: Config
+
+    def __init__(self, model: SteerableModel, config: Config, direction: Direction) -> None:
+        """Add `direction`, which was found before."""
+        super().__init__(model, INFO, config, preparation=direction.work.usage)
+        self._steerable = model
+        self._direction = direction
+
+    def generate(
+        self,
+        inputs: Sequence[Conversation | ModelInput],
+        generation: GenerationConfig,
+        rngs: Sequence[Rng],
+        *,
+        json_schema: Mapping[str, Any] | None = None,
+    ) -> list[Reply]:
+        """One reply per input, from the steered model, which reads exact ids as they are."""
+        with self._steering():
+            return self._steerable.generate(inputs, generation, rngs, json_schema=json_schema)
+
+    def losses(
+        self,
+        inputs: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+        *,
+        objective: Objective | None = None,
+        shared: int = 0,
+    ) -> Losses:
+        """Loss of each target after its input."""
+        with self._steering():
+            return super().losses(inputs, targets, objective=objective, shared=shared)
+
+    def gradient(
+        self,
+        input_ids: Sequence[int],
+        slot: Sequence[int],
+        target: Sequence[int],
+        *,
+        objective: Objective | None = None,
+        slot_embeddings: torch.Tensor | None = None,
+        shared: int = 0,
+    ) -> Gradient:
+        """Gradient at positions `slot`."""
+        with self._steering():
+            return super().gradient(
+                input_ids, slot, target,
+                objective=objective, slot_embeddings=slot_embeddings, shared=shared,
+            )  # fmt: skip
+
+    def next_logits(self, inputs: Sequence[Sequence[int]], *, shared: int = 0) -> Logits:
+        """`[W, V]` float32 logits after each input."""
+        with self._steering():
+            return super().next_logits(inputs, shared=shared)
+
+    def soft_losses(
+        self,
+        inputs: Sequence[torch.Tensor],
+        targets: Sequence[Sequence[int]],
+        *,
+        objective: Objective | None = None,
+    ) -> Losses:
+        """Losses of inputs given as `[P, d]` embedding rows."""
+        with self._steering():
+            return super().soft_losses(inputs, targets, objective=objective)
+
+    def _steering(self) -> AbstractContextManager[None]:
+        return self._steerable.steering(self._direction, self.config.strength)
+
+
+def wrap(model: ChatModel, config: Config, supplies: Supplies) -> ChatModel:
+    """The steered model; the direction is found once for equal options.
+
+    Raises:
+        ModelError: the model shows no refusal, or no direction is admissible.
+    """
+    check_model(model, INFO, config)
+    steerable = cast("SteerableModel", model)
+    direction = steerable.refusal_direction(
+        *_instructions(config, supplies), refusal_tokens=config.refusal_tokens
+    )
+    return Steered(steerable, config, direction)
+
+
+def _instructions(config: Config, supplies: Supplies) -> list[Sequence[Conversation]]:
+    """Harmful and harmless to take means over, then harmful and harmless to choose with."""
+    sizes = (config.num_train, config.num_train, config.num_validation, config.num_validation)
+    if config.data == "refusal_direction":
+        rows = [json.loads(supplies.assets[name]) for name in SETS]
+        texts = [[Conversation.user(row["instruction"]) for row in part] for part in rows]
+    else:
+        kinds = [[b.conversation for b in supplies.datasets[name]]
+                 for name in ("starter_harmful", "starter_benign")]  # fmt: skip
+        texts = [kind[part::2] for part in (0, 1) for kind in kinds]
+    return [part[:size] for part, size in zip(texts, sizes, strict=True)]
