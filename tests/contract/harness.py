@@ -113,6 +113,7 @@ def tiny_helper() -> Any:
 @dataclass(frozen=True)
 class FixedDirection:
     vector: torch.Tensor
+    layer: int = 1
     work: Work = Work(Usage(forward_passes=2, flops=1000))
 
 

@@ -175,3 +175,8 @@ def _instructions(config: Config, supplies: Supplies) -> list[Sequence[Conversat
                  for name in ("starter_harmful", "starter_benign")]  # fmt: skip
         texts = [kind[part::2] for part in (0, 1) for kind in kinds]
     return [part[:size] for part, size in zip(texts, sizes, strict=True)]
+
+
+EXAMPLE_ASSETS = {
+    name: json.dumps([{"instruction": f"{name} {k}"} for k in range(2)]) for name in SETS
+}
