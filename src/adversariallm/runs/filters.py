@@ -118,8 +118,10 @@ def lookup(header: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     for top in (header.get("config"), header.get("resolved"), header):
         found: Any = top
         for key in path:
-            found = _child(found, key)
-        if found is not None:
+            found = found.get(key) if type(found) is dict else _child(found, key)
+            if found is None:
+                break
+        else:
             return found
     return None
 

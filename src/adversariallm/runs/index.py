@@ -20,7 +20,7 @@ from pydantic_core import from_json
 
 from adversariallm.runs import document as doc
 from adversariallm.runs.files import TMP_PREFIX, CorruptRunError, encode, server_now_ns, shards
-from adversariallm.runs.filters import lookup, parse
+from adversariallm.runs.filters import Term, lookup, parse
 from adversariallm.runs.store import Store
 
 _COARSE_NS = 2_000_000_000  # modification times within this of a scan may still change unseen
@@ -86,11 +86,11 @@ class Index:
         self.refresh()
         terms = parse(where)
         paths = [term.path for term in parse([f"{column}=0" for column in columns])]
+        wanted = [term.path for term in terms] + paths
         rows = []
-        for run_id, beside, header in self._headers([*(term.path for term in terms), *paths]):
-            if all(term.holds(lookup(header, term.path)) for term in terms):
-                values = tuple(lookup(header, path) for path in paths)
-                rows.append(Row(run_id, tuple(beside), values))
+        for run_id, beside, values in self._values(wanted):
+            if all(map(Term.holds, terms, values)):
+                rows.append(Row(run_id, tuple(beside), tuple(values[len(terms) :])))
         return rows
 
     def problems(self) -> dict[str, str]:
@@ -99,10 +99,11 @@ class Index:
         found = self._query("SELECT run_id, problem FROM rows WHERE problem IS NOT NULL")
         return dict(found)
 
-    def _headers(
-        self, paths: list[tuple[str, ...]]
-    ) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
-        """Yield every header; its two large parts are only parsed where a path needs them."""
+    def _values(self, paths: list[tuple[str, ...]]) -> Iterator[tuple[str, list[str], list[Any]]]:
+        """Yield what every header has at these paths.
+
+        The two large parts of a header are only parsed where a path needs them.
+        """
         provenance = "provenance" if any(path[0] == "provenance" for path in paths) else "NULL"
         found = self._query(
             f"SELECT run_id, beside, header, resolved, {provenance} FROM rows "
@@ -112,9 +113,11 @@ class Index:
             parsed: dict[str, Any] = from_json(header)
             if extra is not None:
                 parsed["provenance"] = from_json(extra)
-            if any(lookup(parsed, path) is None for path in paths):
+            values = [lookup(parsed, path) for path in paths]
+            if None in values:
                 parsed["resolved"] = from_json(resolved)
-            yield run_id, beside, parsed
+                values = [lookup(parsed, path) for path in paths]
+            yield run_id, beside, values
 
     def _query(self, sql: str) -> list[tuple[Any, ...]]:
         source = f"WITH rows AS (SELECT * FROM read_parquet('{_quoted(self.path)}')) "

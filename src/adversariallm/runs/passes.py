@@ -24,12 +24,13 @@ from adversariallm.runs.campaign import (
     carry_out_judging,
     run,
 )
+from adversariallm.runs.files import CorruptRunError
 from adversariallm.runs.lookups import installed, open_store
 from adversariallm.runs.plan import Plan, Planned, Planner, Skipped, resources_key, skip_reason
 from adversariallm.runs.settings import Request, Settings, configure, explain_invalid, read
 from adversariallm.runs.shields import check_stack
 from adversariallm.runs.spec import Parent, RunSpec, Stopping
-from adversariallm.runs.stored import raisable, spec_of, task_of
+from adversariallm.runs.stored import STATE, raisable, spec_of, task_of
 
 if TYPE_CHECKING:
     from adversariallm.runs.judging import View
@@ -211,14 +212,13 @@ def plan_pass(
     planned: dict[str, Planned] = {}
     refused: list[Skipped] = []
     for run_id in choose(store, runs, where):
-        header = store.header(run_id)
         for point in request.points():
             try:
+                header = store.header(run_id)
                 spec = derive(shared, spec_of(header), header, point)
-            except NeedsError as error:
-                refused.append(Skipped(f"{header['run_id'][:8]}", str(error)))
-                continue
-            planned.setdefault(spec.run_id, _planned(store, run_id, spec, point))
+                planned.setdefault(spec.run_id, _planned(store, run_id, spec, point))
+            except (NeedsError, CorruptRunError) as error:
+                refused.append(Skipped(run_id[:8], str(error)))
     if refused and not planned:
         raise NeedsError(refused[0].reason)
     shared.planner.finish(request)
@@ -397,6 +397,11 @@ def _extended(shared: _Pass, spec: RunSpec, header: Mapping[str, Any], point: Se
     if not str(header["status"]).startswith(_EXTENDABLE):
         raise NeedsError(
             f"run {run_id[:8]} ended by its own rule ({header['status']}), not for want of steps"
+        )
+    if not (shared.store.run_dir(run_id) / STATE).exists():
+        raise NeedsError(
+            f"run {run_id[:8]}: the state of its search was not stored (an older release, or a "
+            "bundle), so it cannot be extended; run it again with more steps"
         )
     changed = _raised(shared, spec, header, point, option)
     amounts = _amounts(shared, spec, spec.generation, point)

@@ -17,12 +17,13 @@ from adversariallm.core.errors import ConfigError, NeedsError
 from adversariallm.core.protocols import Needs
 from adversariallm.core.types import Conversation
 from adversariallm.evaluation.facts import flatten
+from adversariallm.runs.embeddings import require_owners
 from adversariallm.runs.execute import COMPLETION_BATCH, Resources, execute, regenerate
 from adversariallm.runs.files import CorruptRunError
 from adversariallm.runs.judging import View, judge_id_of, judge_rows
 from adversariallm.runs.provenance import environment
 from adversariallm.runs.runlog import MemoryEntry, MemoryLog
-from adversariallm.runs.stored import end_of, entries_of, lanes_of, task_of
+from adversariallm.runs.stored import end_of, entries_of, lanes_of, task_of, tensors_of
 from adversariallm.runs.worker import Workshop
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ def replay(
         say: told what is being done.
 
     Raises:
-        NeedsError: the run cannot be replayed at all, with the reason.
+        NeedsError: the run cannot be replayed at all: its model is behind an endpoint, or its
+            inputs are embeddings of another model than the one at hand.
         StoreError: there is no such run.
     """
     try:
@@ -169,6 +171,8 @@ class _Replay:
         self.changed = dict(_changes(self.document.get("provenance", {}), known))
         self.say("loading the model")
         resources = self._resources(task)
+        tensors = tensors_of(self.store.tensor_file(run_id))
+        require_owners(self.document, tensors, [self.workshop.model(m) for m in task.spec.models])
         checks = [self._identities, self._tokens, self._completions]
         if self.search:
             checks.append(self._search)

@@ -215,10 +215,7 @@ def resumable(store: Store, document: Mapping[str, Any]) -> list[Entry]:
     run_id = document["run_id"]
     path = store.run_dir(run_id) / STATE
     if not path.exists():
-        raise NeedsError(
-            f"run {run_id}: the state of its search was not stored, so it cannot be extended; "
-            "run it again with more steps"
-        )
+        raise NeedsError(f"run {run_id}: {path} is gone: its search cannot go on")
     from safetensors import safe_open
 
     entries = entries_of(document, store.tensor_file(run_id))

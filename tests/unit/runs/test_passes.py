@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from adversariallm.core.errors import ConfigError, NeedsError, StoreError
+from adversariallm.core.plugins import ATTACKS
 from adversariallm.runs import campaign, passes
 from adversariallm.runs.document import strip_volatile
 from adversariallm.runs.replay import replay
 from adversariallm.runs.store import Store
+from adversariallm.runs.stored import STATE
 from adversariallm.runs.worker import Workshop
 
 SHORT = "attacks.random_search.num_steps=2"
@@ -213,7 +216,36 @@ def test_an_attack_that_cannot_go_on_says_so(
         passes.extend(f"out={tmp_path}", "attacks.random_search.num_steps=9")
 
 
+def test_another_version_of_an_attack_extends_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ATTACKS.load("random_search")
+    newer = replace(module.INFO, version=module.INFO.version + 1)
+    monkeypatch.setattr(module, "INFO", newer)
+    with pytest.raises(NeedsError, match=f"this is version {newer.version}, which gives other"):
+        passes.extend(out(store), "attacks.random_search.num_steps=4")
+
+
+def test_a_run_without_its_state_is_not_extended(store: Store) -> None:
+    for run_id in store.runs():
+        (store.run_dir(run_id) / STATE).unlink()
+    with pytest.raises(NeedsError, match="the state of its search was not stored"):
+        passes.extend(out(store), "attacks.random_search.num_steps=4")
+
+
 # judge, choosing, resuming
+
+
+def test_a_damaged_run_is_left_out_with_the_reason(store: Store, workshop: Workshop) -> None:
+    first, second = store.runs()
+    path = store.run_dir(first) / "run.json"
+    header, _, body = path.read_bytes().partition(b"\n")
+    path.write_bytes(header + b"\n" + body.replace(b'"loss":', b'"loss": ', 1))
+    finished = passes.sample(out(store), "generation_config.temperature=1", workshop=workshop)
+    assert [s.label for s in finished.plan.skipped] == [first[:8]]
+    assert "was changed after it was published" in finished.plan.skipped[0].reason
+    (made,) = finished.run_ids
+    assert store.header(made)["config"]["parent"]["run_id"] == second
 
 
 def test_both_views_of_a_judge_are_stored_apart_and_made_once(
