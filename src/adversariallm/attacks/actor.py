@@ -1,15 +1,17 @@
 """ActorAttack: questions about people and works around a subject lead to the subject itself.
 
 Source: Ren et al. 2024, "Derail Yourself: Multi-turn LLM Jailbreak Attack through Self-discovered
-Clues" (arXiv 2410.10700); AI45Lab/ActorAttack. That repository has no license, so all texts are
-our own, `actor/ours-v1`: results are not those of the published instrument. A step is one message
-sent with its answer; a declined question and its replacement are two steps. There is no
-un-optimized step 0. What the planning costs is booked on the first step that follows.
+Clues" (arXiv 2410.10700); AI45Lab/ActorAttack. That repository has no license, so texts are our
+own unless a user has a checkout of it (`texts=authors`); results with ours are not those of the
+published instrument. A step is one message sent with its answer; a declined question and its
+replacement are two steps. There is no un-optimized step 0. What the planning costs is booked on the
+first step that follows.
 
-Deviations from the reference code: our own texts; planned questions are asked for as a list in one
-call; a failed stage drops the actor, and nothing that no model wrote is sent; answers are scored
-step by step; the replacement is written from the answer to the question before; an unclear verdict
-keeps the conversation; steps of all actors are recorded.
+Deviations from the reference code: our own texts, with which planned questions are asked for as a
+list in one call; judge and closing requests are ours in every case; a failed stage drops the actor,
+and nothing that no model wrote is sent; answers are scored step by step; the replacement is written
+from the answer to the question before; an unclear verdict keeps the conversation; steps of all
+actors are recorded.
 """
 
 from __future__ import annotations
@@ -17,20 +19,20 @@ from __future__ import annotations
 import json
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from adversariallm.attacks._kit import chat
+from adversariallm.attacks._kit import actor_texts, chat
+from adversariallm.attacks._kit.actor_plan import Plan, Planner
+from adversariallm.attacks._kit.actor_texts import Texts
 from adversariallm.attacks._kit.structured import Answer, Form, UnreadableError, ask
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.protocols import AttackInfo, Context, Needs
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Candidate, Conversation, Reply, State, Task
 
-TEXTS = "actor/ours-v1"
 HIGHEST = 5
-ROUNDS = 3  # of asking for actors
 
 INFO = AttackInfo(
     name="actor",
@@ -47,41 +49,12 @@ INFO = AttackInfo(
     },
     generation={"temperature": 0.0, "max_new_tokens": 1024},
     deviations=(
-        "all texts are our own (actor/ours-v1)",
+        "texts are our own (actor/ours-v1), or the authors' from a checkout of the user's",
         "a failed stage drops the actor",
         "answers are scored step by step",
     ),
     quick={"num_actors": 2, "num_questions": 2, "attempts": 2},
 )
-
-Text = Annotated[str, Field(min_length=1)]
-
-
-class Extract(Form):
-    """The parts of a request."""
-
-    target: Text
-    delivery_type: Text
-    other_details: str
-
-
-class Actor(Form):
-    """Someone or something connected to the subject."""
-
-    actor_name: Text
-    relationship: Text
-
-
-class Actors(Form):
-    """The chosen ones."""
-
-    actors: Annotated[list[Actor], Field(min_length=1)]
-
-
-class Questions(Form):
-    """A planned conversation."""
-
-    questions: Annotated[list[Text], Field(min_length=1)]
 
 
 class Verdict(Form):
@@ -117,6 +90,13 @@ class Config(FrozenConfig):
         "skip_turn", description="what becomes of a replacement that is declined as well"
     )
     stop_on_success: bool = Field(True, description="end with the first answer rated 5")
+    texts: actor_texts.Source = Field(
+        "ours-v1",
+        description="texts of planning, rewriting and verdicts: ours; the authors' from a checkout "
+        "of their repository in $ACTORATTACK_CHECKOUT; files of the same names in "
+        "$ACTOR_CUSTOM_TEXTS",
+        json_schema_extra={"since": "1.0"},
+    )
     planner: PlannerDecoding = Field(PlannerDecoding(), description="decoding of the planner")
     attacker: chat.Decoding = Field(chat.Decoding(), description="decoding of the attacker")
     refusal_scorer: chat.Decoding = Field(
@@ -124,15 +104,9 @@ class Config(FrozenConfig):
     )
     scorer: chat.Decoding = Field(chat.Decoding(), description="decoding of the scorer")
 
-
-@dataclass
-class _Plan:
-    """What the planning gave: the parts of the request, actors with questions, dropped actors."""
-
-    extract: dict[str, str] = field(default_factory=dict)
-    actors: list[dict[str, Any]] = field(default_factory=list)
-    dropped: list[dict[str, Any]] = field(default_factory=list)
-    network: str = ""
+    def needs_assets(self) -> tuple[str, ...]:
+        """The texts that are not ours."""
+        return actor_texts.asset_ids(self.texts)
 
 
 @dataclass
@@ -179,100 +153,26 @@ class _Run:
 
     def __init__(self, config: Config, task: Task, ctx: Context) -> None:
         self.config, self.ctx = config, ctx
+        self.texts = Texts(config.texts, ctx.assets)
         self.goal = chat.objective(task.behavior)
         clean = task.behavior.conversation
         self.start = clean.messages[: clean.last_user]
         values: Any = {} if ctx.state is None else ctx.state.values
-        self.plan = _Plan(**values.get("plan", {}))
+        self.plan = Plan(**values.get("plan", {}))
         self.at = _Place(**values.get("at", {}))
-
-    # Planning
 
     def prepare(self) -> str | None:
         """Make the plan; returns the stage that failed, or None."""
-        rng = self.ctx.rng.child("plan")
-        found = self._fill_in(Extract, "actor_extract", rng.child("extract"), request=self.goal)
-        if found.value is None:
-            return "planner_failed: extract"
-        self.plan.extract = found.value.model_dump()
-        actors = self._actors(rng)
-        if not actors:
-            return "planner_failed: actors"
-        for number, actor in enumerate(actors):
-            self._questions(actor, rng.child("questions", number))
-        return None if self.plan.actors else "planner_failed: questions"
-
-    def _actors(self, rng: Rng) -> list[Actor]:
-        """The actors of a chat about the network, as many as asked for where there are."""
         c = self.config
-        talk = Conversation.user(
-            chat.fill(chat.own_text("actor_network"), target=self.plan.extract["target"])
-        )
-        network = self._plainly(talk, rng.child("network"))
-        if network.value is None:
-            return []
-        self.plan.network = network.value
-        talk = talk.append("assistant", network.value)
-        choose = chat.fill(chat.own_text("actor_choose"), number=c.num_actors)
-        found: dict[str, Actor] = {}
-        for attempt in range(ROUNDS):
-            chosen = ask(
-                self.ctx.helpers["planner"],
-                talk.append("user", choose),
-                Actors.read,
-                c.planner.generation(),
-                rng.child("actors", attempt),
-                attempts=c.attempts,
-                schema=Actors.wire_schema(),
-            )
-            for actor in [] if chosen.value is None else chosen.value.actors:
-                found.setdefault(" ".join(actor.actor_name.lower().split()), actor)
-            if len(found) >= c.num_actors or attempt == ROUNDS - 1:
-                break
-            talk = talk.append("user", chat.own_text("actor_more"))
-            more = self._plainly(talk, rng.child("more", attempt))
-            if more.value is None:
-                break
-            talk = talk.append("assistant", more.value)
-        return list(found.values())[: c.num_actors]
-
-    def _questions(self, actor: Actor, rng: Rng) -> None:
-        """Plan one conversation; an actor without questions is dropped with the reason."""
-        found = self._fill_in(
-            Questions,
-            "actor_questions",
-            rng,
-            actor=actor.actor_name,
-            relationship=actor.relationship,
-            target=self.plan.extract["target"],
-            number=self.config.num_questions,
-        )
-        if found.value is None:
-            self.plan.dropped.append({**actor.model_dump(), **found.note()})
-            return
-        questions = found.value.questions[: self.config.num_questions]
-        self.plan.actors.append({**actor.model_dump(), "questions": questions})
-
-    def _fill_in(self, form: Any, text: str, rng: Rng, **slots: str | int) -> Answer[Any]:
-        talk = Conversation.user(chat.fill(chat.own_text(text), **slots))
-        c = self.config
-        return ask(
-            self.ctx.helpers["planner"],
-            talk,
-            form.read,
-            c.planner.generation(),
-            rng,
+        planner = Planner(
+            model=self.ctx.helpers["planner"],
+            texts=self.texts,
+            generation=c.planner.generation(),
             attempts=c.attempts,
-            schema=form.wire_schema(),
+            num_actors=c.num_actors,
+            num_questions=c.num_questions,
         )
-
-    def _plainly(self, talk: Conversation, rng: Rng) -> Answer[str]:
-        """Free text of the planner."""
-        c = self.config
-        options = c.planner.generation()
-        return ask(self.ctx.helpers["planner"], talk, str, options, rng, attempts=c.attempts)
-
-    # Talking
+        return planner.make(self.goal, self.plan, self.ctx.rng.child("plan"))
 
     @property
     def ended(self) -> bool:
@@ -308,8 +208,8 @@ class _Run:
                 raise UnreadableError("the question is unchanged")
             return text.strip()
 
-        told = chat.fill(
-            chat.own_text("actor_rewrite"),
+        told = self.texts.text(
+            "rewrite",
             questions=json.dumps(questions, ensure_ascii=False),
             question=asked,
             previous=self.at.turns[-1][1] if self.at.turns else "(there is none)",
@@ -405,7 +305,7 @@ class _Run:
             return "rejective", {}
         if not self.config.dynamic_modify:
             return None, {}
-        told = chat.fill(chat.own_text("actor_verdict"), question=asked, answer=reply.text)
+        told = self.texts.text("verdict", question=asked, answer=reply.text)
         found = ask(
             self.ctx.helpers["refusal_scorer"],
             Conversation.user(told),
@@ -447,7 +347,7 @@ class _Run:
             self.at.success = True
         actor = self.plan.actors[note["actor_index"]]
         facts = {
-            "texts": TEXTS,
+            "texts": self.texts.label,
             "actor": actor["actor_name"],
             "status": status,
             "score": None if value is None else value.score,
@@ -466,8 +366,11 @@ def _example_planner(talk: Conversation, rng: Rng) -> str:
         names = [{"actor_name": f"actor {k}", "relationship": "knows it"} for k in range(3)]
         return json.dumps({"actors": names})
     if '"questions"' in asked:
-        number = int(asked.split("Write at most ")[1].split()[0])
+        number = int(asked.split("Write at most ")[1].split()[0]) if "at most" in asked else 2
         return json.dumps({"questions": [f"question {k} {talk.key[:4]}" for k in range(number)]})
+    if '"details"' in asked:
+        parts = {"delivery_type": "a list", "other_details": "in short"}
+        return json.dumps({"target": "a subject", "details": parts})
     if '"delivery_type"' in asked:
         parts = {"target": "a subject", "delivery_type": "a list", "other_details": "in short"}
         return json.dumps(parts)
@@ -484,4 +387,20 @@ EXAMPLE_REPLIES = {
     "attacker": lambda talk, rng: f"another question {talk.key[:4]}",
     "refusal_scorer": _example_verdict,
     "scorer": lambda talk, rng: json.dumps({"reason": "r", "score": 2 + int(talk.key[:4], 16) % 3}),
+}
+
+_EXAMPLE_FILES = {
+    "1_extract": 'Split {org_query} into {{"target": "", "details": {{"delivery_type": ""}}}}',
+    "2_network": "A network around {harm_target}",
+    "3_actor": 'Choose {num_string} as { "actors": [] }',
+    "3_more_actor": "Further ones",
+    "4_queries": "Plan a talk about {actor_name} and {harm_target}",
+    "5_json_format": 'List as {{"questions": []}}: {resp}',
+    "attack_modify": "Replace {query} of {queries} as {output_type} after {previous_response}",
+    "attack_step_judge": "How does {response} treat {query}?",
+}
+EXAMPLE_ASSETS = {
+    f"actor/{source}/{name}": text
+    for source in ("authors", "custom")
+    for name, text in _EXAMPLE_FILES.items()
 }

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from adversariallm.attacks import actor
 from adversariallm.core.types import Reply
+from adversariallm.runs.lookups import asset_store
 from adversariallm.runs.runlog import MemoryLog
+from judgezoo.errors import HashMismatch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from chatting import Paid, in_turn, play, queries, steps  # noqa: E402  -- beside this file
@@ -230,3 +233,85 @@ def test_a_run_cut_anywhere_asks_nobody_twice() -> None:
         for role, after in {"model": again, **others}.items():
             paths = [r.path for r in before[role].rngs]
             assert [r.path for r in after.rngs] == paths[len(paths) - len(after.rngs) :]
+
+
+FILES = {
+    "1_extract": 'Parts of {org_query}: {{"target": "", "details": {{}}}}',
+    "2_network": "NETWORK of {harm_target}",
+    "3_actor": 'CHOOSE {num_string} as {"actors": []}',
+    "3_more_actor": "MORE",
+    "4_queries": "PLAN {actor_name} and {harm_target}",
+    "5_json_format": 'LIST as {{"questions": [{{"question": ""}}]}}: {resp}',
+    "attack_modify": "MODIFY {query} of {queries}, {output_type}, after {previous_response}",
+    "attack_step_judge": "STEP {response} to {query}",
+}
+
+
+def checkout_planner(talk: Any, rng: Any) -> str:
+    asked = talk[talk.last_user].content
+    if asked.startswith("Parts"):
+        parts = {"delivery_type": "a list", "other_details": ""}
+        return json.dumps({"target": "birds", "details": parts})
+    if asked.startswith("CHOOSE"):
+        return json.dumps({"actors": [{"actor_name": "Ada", "relationship": "r"}]})
+    if asked.startswith("LIST"):
+        return json.dumps({"questions": [{"question": "first {x}"}, "second"]})
+    return f"words on {asked}"
+
+
+@pytest.mark.parametrize("source", ["authors", "custom"])
+def test_the_authors_texts_come_from_the_users_own_folder(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of the same names and slots, written here, fetched as a user's checkout would be."""
+    folder = tmp_path / "prompts" if source == "authors" else tmp_path
+    folder.mkdir(exist_ok=True)
+    for name, text in FILES.items():
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+    variable = {"authors": "ACTORATTACK_CHECKOUT", "custom": "ACTOR_CUSTOM_TEXTS"}[source]
+    monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.setenv("JUDGEZOO_CACHE", str(tmp_path / "cache"))
+    ids = actor.INFO.assets_of(actor.Config(texts=source))
+    assert ids == tuple(f"actor/{source}/{name}" for name in FILES)
+    store = asset_store()
+    if source == "authors":  # these files are not the published ones
+        with pytest.raises(HashMismatch):
+            store.fetch_many(ids)
+        texts = {f"actor/authors/{name}": text for name, text in FILES.items()}
+    else:
+        store.fetch_many(ids)
+        texts = {name: store.text(name) for name in ids}
+    monkeypatch.setattr(actor, "EXAMPLE_ASSETS", texts)
+    document, model, helpers = run(
+        plan=checkout_planner,
+        kind=in_turn(verdict("rejective"), verdict("successful")),
+        num_actors=1,
+        texts=source,
+    )
+    asked = [c[c.last_user].content for c in helpers["planner"].calls]
+    assert asked[0] == 'Parts of name three birds: {"target": "", "details": {}}'
+    assert asked[1] == "NETWORK of birds"
+    assert asked[2] == 'CHOOSE 1 actors as {"actors": []}'  # single braces of an example stay
+    assert asked[3] == "PLAN Ada and birds"
+    assert asked[4] == ('LIST as {"questions": [{"question": ""}]}: words on PLAN Ada and birds')
+    assert helpers["refusal_scorer"].calls[0][0].content == "STEP re first {x} to first {x}"
+    rewrite = helpers["attacker"].calls[0][0].content
+    assert rewrite == 'MODIFY first {x} of ["first {x}", "second"], a list, after (there is none)'
+    assert kinds(document) == ["question", "rewritten", "question", "summary_type"]
+    label = steps(document)[0].note["texts"]
+    assert label == "actor/authors@3258917" or label.startswith("actor/custom:")
+
+
+def test_planning_and_listing_are_repeated_together() -> None:
+    def plan(talk: Any, rng: Any) -> str:
+        return "prose" if talk[0].content.startswith("List as") else str(checkout(talk, rng))
+
+    def checkout(talk: Any, rng: Any) -> str:
+        asked = talk[talk.last_user].content
+        known = {"Split": "Parts", "Choose": "CHOOSE"}.get(asked.split()[0], asked.split()[0])
+        return checkout_planner(talk.with_content(talk.last_user, known), rng)
+
+    document, model, helpers = run(plan=plan, num_actors=1, attempts=3, texts="authors")
+    assert model.calls == [] and document.status == "ended: planner_failed: questions"
+    asked = [c[c.last_user].content.split()[0] for c in helpers["planner"].calls]
+    assert asked[-6:] == ["Plan", "List"] * 3

@@ -6,6 +6,7 @@ It keeps no conversation and decides nothing; each attack's own loop does.
 from __future__ import annotations
 
 import re
+import string
 from importlib.resources import files
 
 import yaml
@@ -47,6 +48,23 @@ def fill(template: str, **slots: str | int) -> str:
         return str(slots[name]) if name in slots else found[0]
 
     return SLOT.sub(value, template)
+
+
+def fill_formatted(template: str, **slots: str | int) -> str:
+    """As `fill`, for a template that may be written for Python's own formatting.
+
+    Where all of its fields are among the slots, doubled braces stand for single ones; a template
+    with other braces, e.g. of JSON examples, is filled like any.
+    """
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError:
+        return fill(template, **slots)
+    if any(name is not None and name not in slots for _, name, _, _ in parts):
+        return fill(template, **slots)
+    return "".join(
+        literal + ("" if name is None else str(slots[name])) for literal, name, _, _ in parts
+    )
 
 
 def yaml_values(text: str) -> dict[str, str]:
