@@ -18,6 +18,7 @@ from adversariallm.attacks._kit import mutation
 from adversariallm.core.types import Reply
 from adversariallm.models.fakes import ScriptedModel
 from adversariallm.models.planted import PlantedModel
+from adversariallm.models.tiny import tiny_model
 from adversariallm.runs.execute import Resources, execute
 from adversariallm.runs.runlog import MemoryLog
 
@@ -125,6 +126,43 @@ def test_the_fitness_reads_the_marker_and_the_loss_does_not() -> None:
     ).target_ids
     again = planted.losses([step.model_input_tokens], [target]).loss[0]
     assert step.loss == pytest.approx(float(again), abs=1e-5)
+
+
+class Remembering:
+    """A tiny helper that remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self._model: Any = tiny_model("qwen2", seed=1)
+        self.asked: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def generate(self, inputs: Any, generation: Any, rngs: Any, **rest: Any) -> Any:
+        self.asked += inputs
+        return self._model.generate(inputs, generation, rngs, **rest)
+
+
+def test_a_paraphrase_begins_with_the_childs_first_words_as_a_real_prefill() -> None:
+    """The words are no part of the question, and the helper writes with its own template."""
+    helper = Remembering()
+    planted = PlantedModel()
+    task = spec(
+        "autodan", planted, [planted.behavior()],
+        options={"mutation": 1.0, "crossover": 0.0, "num_steps": 2, "mutation_tokens": 8},
+    )  # fmt: skip
+    document, _ = execute(
+        task, resources("autodan", planted, helpers={"mutator": helper}), MemoryLog()
+    )
+    assert len(helper.asked) == 5  # six people, one of them elite
+    for asked in helper.asked:
+        assert asked.ids is None and asked.prefill == "Here is"
+        assert asked.conversation[0].content.startswith(autodan.REQUEST + "Here is story")
+        assert len(asked.conversation) == 1
+    used = document.ledgers["optimization"]["mutator"]
+    assert used["queries"] == 5
+    assert used["tokens_generated"] > 5 and used["flops"] > 0
+    assert used["tokens_processed"] > used["tokens_generated"]
 
 
 # The hierarchical variant

@@ -1,0 +1,137 @@
+"""GCG where other implementations go wrong: neighbors, buffers, early stops, weights, targets."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from adversariallm.attacks import gcg, gcg_refusal
+from adversariallm.core.types import Reply
+from adversariallm.models.local import LocalModel
+from adversariallm.models.planted import PlantedModel
+from adversariallm.models.tiny import tiny_parts
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "contract"))
+import harness  # noqa: E402
+import invariants  # noqa: E402
+from harness import behaviors, run  # noqa: E402
+
+WORDS = {"initial": "! ! ! ! ! !", "search_width": 64, "topk": 64}
+
+
+@pytest.fixture
+def planted() -> PlantedModel:
+    return PlantedModel()
+
+
+def test_smoothing_averages_over_the_suffix_and_neighbors_of_allowed_ids(
+    planted: PlantedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[torch.Tensor] = []
+    original = gcg.SlotProblem.token_gradient
+
+    def watching(self: gcg.SlotProblem, slot: torch.Tensor, *args: Any, **rest: Any) -> Any:
+        seen.append(slot.clone())
+        return original(self, slot, *args, **rest)
+
+    monkeypatch.setattr(gcg.SlotProblem, "token_gradient", watching)
+    options = {**WORDS, "num_steps": 1, "grad_smoothing": 60}
+    run("gcg", planted, [planted.behavior()], options=options)
+    start, *neighbors = seen
+    assert len(neighbors) == 59
+    allowed = planted.chat.mask(planted.num_embeddings)
+    drawn = {int(n[n != start][0]) for n in neighbors if bool((n != start).any())}
+    assert all(int((n != start).sum()) <= 1 for n in neighbors)
+    assert all(bool(allowed[i]) for i in drawn)
+    assert max(drawn) > planted.num_embeddings // 2  # from the whole vocabulary
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_with_a_buffer_the_recorded_loss_is_that_of_the_recorded_text(
+    planted: PlantedModel, size: int
+) -> None:
+    options = {**WORDS, "num_steps": 6, "search_width": 4, "buffer_size": size}
+    document = run("gcg", planted, [planted.behavior()], options=options)
+    compared = invariants.recorded_losses(document, planted, planted.behavior(), tolerance=1e-5)
+    assert compared == 7
+
+
+def test_a_start_that_already_matches_ends_the_search_at_step_zero(planted: PlantedModel) -> None:
+    options = {**WORDS, "initial": "! !" + planted.best_suffix, "early_stop": True}
+    document = run("gcg", planted, [planted.behavior()], options={**options, "num_steps": 5})
+    assert [s.step for s in document.runs[0].steps] == [0]
+
+
+def test_tokens_beyond_ascii_can_be_allowed() -> None:
+    model = harness.contract_model()
+    options = {"allow_non_ascii": True, "num_steps": 2}
+    document = run("gcg", model, [behaviors()[0]], options=options)
+    assert document.status == "done"
+    invariants.recorded_ids(document, model)
+
+
+def test_weights_get_no_gradient_and_no_memory_is_collected_in_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = tiny_parts("llama")
+    model: Any = LocalModel.from_parts(parts.model, parts.tokenizer, name="tiny-llama")
+    collected: list[str] = []
+    monkeypatch.setattr(gc, "collect", lambda *args: collected.append("collect") or 0)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: collected.append("empty_cache"))
+    run("gcg", model, [behaviors()[0]])
+    assert all(p.grad is None for p in parts.model.parameters())
+    assert not collected
+
+
+def test_a_wrong_option_of_the_inner_gcg_is_refused_before_the_run() -> None:
+    with pytest.raises(ValueError, match="search_width"):
+        gcg_refusal.Config(gcg={"search_width": 0})
+    with pytest.raises(ValueError, match="widht"):
+        gcg_refusal.Config(gcg={"widht": 3})
+
+
+class Ablated:
+    """A model whose ablated answer is scripted."""
+
+    def __init__(self, answer: Reply) -> None:
+        self._model = harness.contract_model()
+        self.answer = answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def generate_without(self, direction: Any, inputs: Any, generation: Any, rngs: Any) -> Any:
+        return [self.answer] * len(inputs)
+
+
+@pytest.mark.parametrize(
+    ("reply", "target", "flagged"),
+    [
+        (Reply("Here is a list", finish_reason="stop"), "Here is a list", False),
+        (Reply("Here is a lis", finish_reason="length"), "Here is a", False),
+        (Reply("I cannot do that", finish_reason="stop"), harness.TARGET, True),
+        (Reply("  ", finish_reason="stop"), harness.TARGET, True),
+    ],
+)
+def test_a_target_that_is_no_use_gives_way_and_a_cut_word_goes(
+    reply: Reply, target: str, flagged: bool
+) -> None:
+    model = Ablated(reply)
+    document = run("gcg_refusal", model, [behaviors()[0]])
+    assert document.runs[0].original_prompt == behaviors()[0].conversation.to_dicts()
+    for step in document.runs[0].steps:
+        assert step.note["target"] == target
+        assert ("ablated_target_refused" in step.flags) == flagged
+        assert step.completions
+
+
+def test_the_instructions_are_as_many_as_asked_for() -> None:
+    rows = json.dumps([{"instruction": f"say {k}"} for k in range(5)])
+    chosen = gcg_refusal.Attack._instructions(rows, 3)
+    assert [talk[0].content for talk in chosen] == ["say 0", "say 1", "say 2"]

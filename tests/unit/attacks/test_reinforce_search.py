@@ -1,0 +1,148 @@
+"""REINFORCE-GCG as a search: whose rewards a step records, and what never leaks or shifts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adversariallm.attacks import gcg_reinforce
+from adversariallm.core.generation import GenerationConfig
+from adversariallm.core.rng import Rng
+from adversariallm.core.types import Behavior, Conversation, ModelInput
+from adversariallm.models.planted import PlantedModel
+from adversariallm.models.tiny import tiny_model
+from adversariallm.runs.runlog import MemoryLog
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "contract"))
+from harness import LengthJudge, behaviors, run  # noqa: E402
+
+Verdict = Callable[[str, str], float | None]
+
+
+class Recording:
+    """A judge by a function of goal and answer, which remembers what it was asked."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        self.asked: list[tuple[str, str]] = []
+
+    def rewards(self, conversations: Any, contexts: Any) -> list[float | None]:
+        pairs = [(talk[0].content, talk[1].content) for talk in conversations]
+        assert [c["goal"] for c in contexts] == [goal for goal, _ in pairs]
+        self.asked += pairs
+        return [self.verdict(goal, answer) for goal, answer in pairs]
+
+
+def judged(judge: Any, behavior: Behavior, **rest: Any) -> Any:
+    given = {"judge": lambda meter: judge}
+    return run("gcg_reinforce", rest.pop("model", None) or tiny_model("llama"), [behavior],
+               given=given, **rest).runs[0].steps  # fmt: skip
+
+
+def test_the_rewards_of_a_step_belong_to_its_suffix() -> None:
+    model = tiny_model("llama")
+    behavior = behaviors()[1]
+    steps = judged(LengthJudge(), behavior, model=model)
+    assert len(steps) == 3
+    for step in steps:
+        given = ModelInput(Conversation.user("x"), tuple(step.model_input_tokens))
+        (reply,) = model.generate([given], GenerationConfig(max_new_tokens=12), [Rng.root(0)])
+        talk = Conversation.user(behavior.goal).append("assistant", reply.text)
+        assert [step.note["rewards"]["greedy"]] == LengthJudge().rewards([talk], [{}])
+
+
+def test_only_this_behaviors_goal_is_judged_and_the_target_is_no_completion() -> None:
+    judge = Recording(lambda goal, answer: len(set(answer)) / 200)
+    judged(judge, behaviors()[0])
+    first = len(judge.asked)
+    judged(judge, behaviors()[2])
+    goals = [goal for goal, _ in judge.asked]
+    assert set(goals[:first]) == {behaviors()[0].goal}
+    assert set(goals[first:]) == {behaviors()[2].goal}
+
+
+def test_equal_answers_of_two_behaviors_get_their_own_rewards() -> None:
+    """Rewards are kept with goal and answer, never with the answer alone."""
+    by_goal = {behaviors()[0].goal: 0.3, behaviors()[2].goal: 0.6}
+    judge = Recording(lambda goal, answer: by_goal[goal])
+    for k, expected in ((0, 0.3), (2, 0.6)):
+        for step in judged(judge, behaviors()[k]):
+            assert step.note["rewards"]["greedy"] == expected
+
+
+def test_a_sample_without_a_verdict_is_dropped_and_shifts_no_other() -> None:
+    model = tiny_model("llama")
+    behavior = behaviors()[0]
+    plain = judged(LengthJudge(), behavior, model=model)[0].note["rewards"]
+    greedy = greedy_text(model, behavior)
+
+    def verdict(goal: str, answer: str) -> float | None:
+        talk = Conversation.user(goal).append("assistant", answer)
+        return None if answer == greedy else LengthJudge().rewards([talk], [{}])[0]
+
+    steps = judged(Recording(verdict), behavior, model=model)
+    assert "greedy" not in steps[0].note["rewards"]
+    others = {k: v for k, v in plain.items() if k != "greedy"}
+    assert {k: v for k, v in steps[0].note["rewards"].items() if k in others} == others
+    assert len(steps) == 3
+
+
+def greedy_text(model: Any, behavior: Behavior) -> str:
+    """What the model says to the initial suffix."""
+    start = judged(LengthJudge(), behavior, model=model)[0]
+    given = ModelInput(Conversation.user("x"), tuple(start.model_input_tokens))
+    (reply,) = model.generate([given], GenerationConfig(max_new_tokens=12), [Rng.root(0)])
+    return str(reply.text)
+
+
+@pytest.mark.parametrize("value", [0.4, None])
+def test_rewards_that_tell_nothing_leave_the_plain_target_and_are_flagged(
+    value: float | None,
+) -> None:
+    steps = judged(Recording(lambda goal, answer: value), behaviors()[0])
+    if value is None:
+        assert all(s.note["rewards"] == {} for s in steps)
+    assert all("rewards_equal" in s.flags for s in steps[1:])
+    assert len({s.loss for s in steps}) > 1
+
+
+def test_a_target_longer_than_the_samples_runs() -> None:
+    model = tiny_model("llama")
+    target = model.chat.segments(behaviors()[0].conversation, target=behaviors()[0].target)
+    assert len(target.target_ids) > 3
+    steps = judged(LengthJudge(), behaviors()[0], options={"generation_length": 3})
+    assert len(steps) == 3 and steps[-1].loss is not None
+
+
+def test_a_sample_keeps_the_id_that_ended_it() -> None:
+    planted = PlantedModel(secrets=1)
+    log = MemoryLog()
+    options = {"initial": "! ! !" + planted.best_suffix, "generation_length": 40, "num_steps": 0}
+    judged(LengthJudge(), planted.behavior(), model=planted, options=options, log=log)
+    (state,) = [e.record["state"] for e in log.entries if e.kind == "step"]
+    (greedy,) = [s for s in state["samples"] if s["name"] == "greedy"]
+    assert greedy["finished"] and greedy["ids"][-1] in planted.stop_ids
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        ({}, 40),  # nothing said so far: the second length
+        ({20: 0.1, 128: 0.1}, 40),
+        ({20: 0.5, 128: 0.1}, 40),  # rewarded up to 20: the next length
+        ({20: 0.5, 40: 0.6, 128: 0.1}, 80),
+        ({80: 0.9, 128: 0.1}, 128),
+        ({128: 0.9}, 128),
+    ],
+)
+def test_candidates_are_compared_on_the_first_length_after_the_last_rewarded_one(
+    rewards: dict[int, float], expected: int
+) -> None:
+    sample = gcg_reinforce._Sample("greedy", [1] * 128, "x", rewards)
+    seed = gcg_reinforce._Sample("seed", [1] * 128, "x", {128: 1.0})
+    attack = gcg_reinforce.Attack(gcg_reinforce.Config())
+    assert attack._compared_length(gcg_reinforce._At([1], [sample, seed])) == expected
