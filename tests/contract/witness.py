@@ -81,5 +81,19 @@ SHOWN_ELSEWHERE = {
         "tests/unit/attacks/test_pair.py::test_the_attackers_json_is_begun_where_nothing_else_holds_it"
     ),
     ("pair", "paper_exact_scorer"): "tests/unit/attacks/test_pair.py::test_a_forged_verdict",
+    # they take a helper, which only runs that ask for it have
+    (
+        "pgd",
+        "tie_logits",
+    ): "tests/unit/attacks/test_ties.py::test_a_strong_tie_keeps_the_models_closer",
+    (
+        "pgd",
+        "tie_features",
+    ): "tests/unit/attacks/test_ties.py::test_a_strong_tie_keeps_the_models_closer",
+    (
+        "pgd",
+        "tie_benign",
+    ): "tests/unit/attacks/test_ties.py::test_a_strong_tie_keeps_the_models_closer",
+    ("pgd", "benign"): "tests/unit/attacks/test_ties.py::test_the_harmless_request_matters",
     ("gcg", "early_stop"): "tests/unit/attacks/test_gcg.py::test_early_stop",
 }

@@ -30,7 +30,7 @@ def recorded(name: str) -> dict[str, Any]:
     task = harness.spec(name, model, [behavior], samples=2)
     document = harness.run(name, model, [behavior], samples=2)
     return {
-        "options": task.spec.attack.model_dump(mode="json"),
+        "options": task.spec.attack.semantic(),
         "status": document.status,
         "ledgers": document.ledgers,
         "steps": [

@@ -6,15 +6,16 @@ the one-hot space. An upper bound for white-box access: no text produces these i
 
 Deviations from the reference code: the chat template is used; every step has a fresh gradient of
 the slot rows alone; the recorded embeddings are those whose loss is recorded; restarts draw
-relative noise for slot rows only, are projected and reset the optimizer; the variable is float32.
+relative noise for slot rows only, are projected and reset the optimizer; the variable is float32;
+ties to a reference model skip padding and target.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -23,9 +24,11 @@ from torch import Tensor
 from adversariallm.attacks._kit import projections
 from adversariallm.attacks._kit.adam import adam
 from adversariallm.attacks._kit.slots import SlotProblem
+from adversariallm.attacks._kit.ties import Tie
 from adversariallm.core.config import FrozenConfig
-from adversariallm.core.protocols import AttackInfo, Context, Needs
-from adversariallm.core.types import Candidate, ModelInput, State, Task
+from adversariallm.core.errors import NeedsError
+from adversariallm.core.protocols import AttackInfo, Context, DifferentiableModel, Needs, Wanted
+from adversariallm.core.types import Behavior, Candidate, ModelInput, State, Task
 from adversariallm.tokenization import Slot
 
 INFO = AttackInfo(
@@ -70,13 +73,52 @@ class Config(FrozenConfig):
     restart_epsilon: float = Field(
         0.1, ge=0, description="length of a restart's change, in units of the scale"
     )
-    initial: str = Field("! " * 19 + "!", description="text of the slot at the start")
+    initial: str = Field("! " * 19 + "!", min_length=1, description="text of the slot at the start")
     placement: Literal["suffix", "prefix", "both", "turn"] = Field(
         "suffix", description="where the slot is"
     )
     allow_non_ascii: bool = Field(
         False, description="one_hot: also use tokens that are not printable ASCII"
     )
+
+    tie_logits: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the divergence from a reference model's next tokens",
+        json_schema_extra={"since": "1.0"},
+    )
+    tie_features: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the distance from a reference model's hidden states",
+        json_schema_extra={"since": "1.0"},
+    )
+    tie_benign: float = Field(
+        0.0,
+        ge=0,
+        description="weight of that divergence where the slot follows a harmless request",
+        json_schema_extra={"since": "1.0"},
+    )
+    benign: str = Field(
+        "Name three things that are good for a garden.",
+        description="the harmless request of tie_benign",
+        json_schema_extra={"since": "1.0"},
+    )
+
+    @property
+    def tied(self) -> bool:
+        """Whether there is a reference model."""
+        return bool(self.tie_logits or self.tie_features or self.tie_benign)
+
+    def wanted(self) -> Wanted:
+        """The reference model, and that both models show what is tied."""
+        if not self.tied:
+            return Wanted()
+        needs = Needs.GRADIENTS | (Needs.HIDDEN if self.tie_features else Needs.GRADIENTS)
+        roles = {
+            "reference": "what the attacked model was fine-tuned from, or another of its shape"
+        }
+        return Wanted(model=needs, helpers=roles, helper_needs={"reference": needs})
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
@@ -95,6 +137,7 @@ class _Point:
     moments: dict[str, Tensor] = field(default_factory=dict)
     count: int = 0
     finite: bool = True
+    tie: float | None = None
 
     def state(self) -> State:
         tensors = {"x": self.x, **self.moments}
@@ -120,18 +163,13 @@ class Attack:
     def search(self, task: Task, ctx: Context) -> Iterator[Candidate]:
         """Yield the embeddings of the initial slot, then the iterate after each step."""
         c = self.config
-        problem = SlotProblem.build(
-            ctx.model,
-            task.behavior,
-            Slot(c.placement, c.initial, "space"),
-            allow_non_ascii=c.allow_non_ascii,
-            filter="none",
-        )
+        problem = self._problem(task.behavior, ctx)
+        ties = self._tied(problem, task, ctx)
         origin = self._origin(problem)
         scale = self._scale(problem)
         if ctx.state is None:
             point = _Point(origin.clone(), 0.0)
-            self._evaluate(problem, point, last=c.num_steps == 0)
+            self._evaluate(problem, ties, point, last=c.num_steps == 0)
             yield self._candidate(problem, point, origin, scale, restarted=False)
             first = 1
         else:
@@ -143,8 +181,40 @@ class Attack:
                 self._restart(problem, point, origin, scale, noise)
             else:
                 self._update(problem, point, origin, scale, step)
-            self._evaluate(problem, point, last=step == c.num_steps)
+            self._evaluate(problem, ties, point, last=step == c.num_steps)
             yield self._candidate(problem, point, origin, scale, restarted=restart)
+
+    def _problem(self, behavior: Behavior, ctx: Context) -> SlotProblem:
+        c = self.config
+        return SlotProblem.build(
+            ctx.model,
+            behavior,
+            Slot(c.placement, c.initial, "space"),
+            allow_non_ascii=c.allow_non_ascii,
+            filter="none",
+        )
+
+    def _tied(self, problem: SlotProblem, task: Task, ctx: Context) -> list[Tie]:
+        """The ties that the options ask for."""
+        c = self.config
+        if not c.tied:
+            return []
+        reference = cast("DifferentiableModel", ctx.helpers["reference"])
+        ties = []
+        if c.tie_logits or c.tie_features:
+            ties.append(Tie(problem, reference, c.tie_logits, c.tie_features))
+        if c.tie_benign:
+            talk = task.behavior.conversation
+            harmless = talk.with_content(talk.last_user, c.benign)
+            other = self._problem(replace(task.behavior, conversation=harmless), ctx)
+            if len(other.start) != len(problem.start):
+                raise NeedsError(
+                    f"the slot has {len(other.start)} tokens behind the harmless request and "
+                    f"{len(problem.start)} behind that of {task.behavior.id!r}; give another "
+                    "attacks.pgd.benign"
+                )
+            ties.append(Tie(other, reference, c.tie_benign))
+        return ties
 
     # The variable
 
@@ -227,10 +297,13 @@ class Attack:
 
     # The model
 
-    def _evaluate(self, problem: SlotProblem, point: _Point, *, last: bool) -> None:
+    def _evaluate(
+        self, problem: SlotProblem, ties: Sequence[Tie], point: _Point, *, last: bool
+    ) -> None:
         """The loss of the variable and, unless it is the last, its gradient."""
         vectors = self._vectors(problem, point.x)
         if last:
+            point.tie = sum(tie.value(vectors) for tie in ties) if ties else None
             found = problem.model.soft_losses([problem.rows_with(vectors)], [problem.target])
             point.loss, point.gradient = float(found.loss[0]), None
             point.finite = math.isfinite(point.loss)
@@ -242,10 +315,15 @@ class Attack:
             slot_embeddings=vectors,
             shared=len(problem.segments.before),
         )
-        point.loss, point.finite = gradient.loss, gradient.finite
-        point.gradient = gradient.slot.float().cpu()
+        slope = gradient.slot.float().cpu()
+        pulls = [tie.pull(vectors) for tie in ties]
+        point.tie = sum(value for value, _ in pulls) if ties else None
+        slope = slope + sum(pull for _, pull in pulls)
+        point.loss = gradient.loss
+        point.finite = gradient.finite and bool(slope.isfinite().all())
+        point.gradient = slope
         if self.config.space == "one_hot":
-            scores = problem.model.token_scores(gradient.slot).float().cpu()
+            scores = problem.model.token_scores(slope).float().cpu()
             point.gradient = scores.masked_fill(~problem.allowed, 0.0)
 
     def _candidate(
@@ -260,6 +338,7 @@ class Attack:
             "change": [round(float(v), 6) for v in change],
             "before": list(problem.segments.before),
             "after": list(problem.segments.input_ids[problem.segments.slot_positions[-1] + 1 :]),
+            **({} if point.tie is None else {"tie": point.tie}),
         }
         return Candidate.of(
             ModelInput(embeddings=rows),

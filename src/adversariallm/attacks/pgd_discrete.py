@@ -4,11 +4,12 @@ Source: Geisler et al. 2024, "Attacking Large Language Models with Projected Gra
 (arXiv 2402.09154), Algorithms 1 to 3; sigeisler/reinforce-attacks-llms for schedules, auxiliary
 losses and defaults. Rows of a prefix and a suffix slot live on the simplex; an entropy projection
 presses them towards single tokens, harder the wider the gap between relaxed and discrete loss.
+Control losses ask that the free tokens are likely after what stands before them.
 
 Deviations from the reference code: the discrete iterate is what decoding and encoding again gives,
 so every recorded input is reachable text; behaviors do not exchange solutions (mixing would make a
-result depend on its neighbors); the two control losses (likelihood of the free tokens themselves)
-are left out; target weights fall linearly; the variable is float32.
+result depend on its neighbors); the control losses are off unless asked for; target weights fall
+linearly; the variable is float32.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -27,7 +28,7 @@ from adversariallm.attacks._kit.adam import adam
 from adversariallm.attacks._kit.objectives import token_weighted
 from adversariallm.attacks._kit.slots import SlotProblem
 from adversariallm.core.config import FrozenConfig
-from adversariallm.core.protocols import AttackInfo, Context, Needs
+from adversariallm.core.protocols import AttackInfo, Context, DifferentiableModel, Needs
 from adversariallm.core.types import Candidate, ModelInput, Segments, State, Task
 from adversariallm.tokenization import Slot
 
@@ -42,8 +43,9 @@ INFO = AttackInfo(
     deviations=(
         "the discrete iterate is decoded and encoded again",
         "behaviors do not exchange solutions",
-        "the two control losses are left out",
+        "the two control losses are off by default",
     ),
+    version=2,
     quick={"num_steps": 4, "prefix_tokens": 0, "suffix_tokens": 4, "anneal_steps": 2},
 )
 GAP = 0.1  # relative relaxation gap from which on the entropy factor acts in full
@@ -76,6 +78,18 @@ class Config(FrozenConfig):
     target_weight: float = Field(0.84, ge=0, description="weight of the target's loss")
     neighbor_weight: float = Field(0.01, ge=0, description="reward for neighboring rows to differ")
     entropy_weight: float = Field(2e-4, ge=0, description="penalty on the rows' entropy")
+    control_next_weight: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the free rows' likelihood, moving what stands before (paper: 0.007)",
+        json_schema_extra={"since": "1.0"},
+    )
+    control_row_weight: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the free rows' likelihood, moving the rows (paper: 0.05)",
+        json_schema_extra={"since": "1.0"},
+    )
     noise: float = Field(0.0, ge=0, description="Langevin noise, times the square root of the rate")
     allow_non_ascii: bool = Field(False, description="also use tokens that are not printable ASCII")
 
@@ -197,8 +211,7 @@ class Attack:
     def _relax(self, problem: SlotProblem, at: _Relaxed, *, last: bool) -> None:
         """Relaxed target loss and, unless it is the last, the clipped `[n, V]` gradient."""
         c = self.config
-        weights = torch.linspace(c.first_weight, 1, len(problem.target))
-        objective = token_weighted(weights / weights.sum())
+        objective = token_weighted(self._weights(problem))
         vectors = at.x @ problem.model.embedding_matrix().float().cpu()
         if last:
             rows = problem.rows_with(vectors)
@@ -216,8 +229,16 @@ class Attack:
         at.loss, at.gradient = slope.loss, None
         if slope.finite:
             gradient = c.target_weight * problem.model.token_scores(slope.slot).float().cpu()
-            gradient = (gradient + self._auxiliary(at.x)).masked_fill(~problem.allowed, 0.0)
+            gradient = gradient + self._auxiliary(at.x)
+            if c.control_next_weight or c.control_row_weight:
+                gradient = gradient + self._control(problem, at.x, vectors)
+            gradient = gradient.masked_fill(~problem.allowed, 0.0)
             at.gradient = projections.l2_ball(gradient, c.max_gradient)
+
+    def _weights(self, problem: SlotProblem) -> Tensor:
+        """`[T]` weights of the target's tokens, falling linearly, sum 1."""
+        weights = torch.linspace(self.config.first_weight, 1, len(problem.target))
+        return weights / weights.sum()
 
     def _auxiliary(self, x: Tensor) -> Tensor:
         """Gradient of the losses that need no model: neighbors differ, rows are sharp."""
@@ -229,6 +250,31 @@ class Attack:
             if len(x) > 1:
                 loss = loss - c.neighbor_weight * (leaf[1:] - leaf[:-1]).abs().sum(-1).mean()
             (gradient,) = torch.autograd.grad(loss, leaf)
+        return gradient
+
+    def _control(self, problem: SlotProblem, x: Tensor, vectors: Tensor) -> Tensor:
+        """`[n, V]` gradient of the mean cross-entropy of the rows under the model's prediction.
+
+        One part moves what the model predicts from, with the rows it should predict held; the other
+        moves the rows, with the prediction held.
+        """
+        c = self.config
+        model = cast("DifferentiableModel", problem.model)
+        slot = problem.segments.slot_positions
+        seen: list[Tensor] = []
+
+        def unlikely(logits: Tensor, _: Tensor | None) -> Tensor:
+            scores = logits.log_softmax(-1)
+            seen.append(scores.detach().float().cpu())
+            return -(x[free].to(scores) * scores).sum(-1).mean()
+
+        free = [
+            i for i, position in enumerate(slot) if position
+        ]  # nothing predicts the first token
+        before = [slot[i] - 1 for i in free]
+        slope = model.soft_gradient(problem.rows_with(vectors), slot, before, unlikely)
+        gradient = c.control_next_weight * model.token_scores(slope.slot).float().cpu()
+        gradient[free] -= c.control_row_weight * seen[0] / len(free)
         return gradient
 
     def _rate(self, step: int) -> float:
@@ -256,8 +302,13 @@ class Attack:
         self._relax(problem, at, last=last)
         ids = at.x.masked_fill(~problem.allowed, -1.0).argmax(-1).tolist()
         text: Segments = problem.model.chat.canonicalize(problem.segments, ids)
-        loss = float(problem.model.losses([text.input_ids], [problem.target]).loss[0])
-        at.gap = (loss - at.loss) / loss if loss > 0 and math.isfinite(at.loss) else 0.0
+        same_start = text.before == problem.segments.before
+        found = problem.model.losses(
+            [text.input_ids], [problem.target], shared=len(text.before) if same_start else 0
+        )
+        loss = float(found.loss[0])
+        weighted = float((self._weights(problem) * found.per_token[0]).sum())
+        at.gap = (weighted - at.loss) / weighted if weighted > 0 and math.isfinite(at.loss) else 0.0
         if loss < at.best_loss:
             at.best, at.best_loss, at.stale = ids, loss, 0
         else:

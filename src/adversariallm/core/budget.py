@@ -22,8 +22,8 @@ from adversariallm.core.errors import BudgetExceededError, NeedsError
 Phase = Literal["setup", "optimization", "sampling", "diagnosis", "judging"]
 PHASES: tuple[Phase, ...] = ("setup", "optimization", "sampling", "diagnosis", "judging")
 ROLES = (
-    "model", "attacker", "scorer", "refusal_scorer", "planner", "mutator", "prompter", "defense",
-    "judge",
+    "model", "attacker", "scorer", "refusal_scorer", "planner", "mutator", "prompter", "reference",
+    "defense", "judge",
 )  # fmt: skip
 LIMITED_PHASES: tuple[Phase, ...] = ("setup", "optimization")
 
@@ -182,6 +182,7 @@ class Budget(Limits):
     planner: Limits = Limits()
     mutator: Limits = Limits()
     prompter: Limits = Limits()
+    reference: Limits = Field(Limits(), json_schema_extra={"since": "1.0"})
     defense: Limits = Limits()
     judge: Limits = Limits()
 

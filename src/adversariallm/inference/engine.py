@@ -14,13 +14,21 @@ import torch
 
 from adversariallm.core.budget import Usage
 from adversariallm.core.errors import ContextLengthError
-from adversariallm.core.protocols import Gradient, Logits, Losses, Objective, Work
+from adversariallm.core.protocols import (
+    Gradient,
+    Logits,
+    Losses,
+    Objective,
+    Outputs,
+    OutputsObjective,
+    Work,
+)
 from adversariallm.inference import losses as objectives
 from adversariallm.inference.cache import RaggedStore
 from adversariallm.inference.decode import Decoder, check_prompt
 from adversariallm.inference.flops import architecture
 from adversariallm.inference.forward import Forward
-from adversariallm.inference.gradients import slot_gradient
+from adversariallm.inference.gradients import SoftPass, slot_gradient
 from adversariallm.inference.hidden import Edit, decoder_layers, editing, recording
 from adversariallm.inference.memory import rows_that_fit
 from adversariallm.inference.numerics import RowPolicy
@@ -243,6 +251,32 @@ class Engine:
                 self.forward, self.arch, self.policy, prefix, ids, slot, target, objective,
                 slot_embeddings,
             )  # fmt: skip
+
+    def soft_outputs(
+        self, rows: torch.Tensor, positions: Sequence[int], *, hidden: bool = False
+    ) -> Outputs:
+        """Logits, and with `hidden` the residual stream, of `[P, d]` rows at `positions`."""
+        self._check_length(len(rows))
+        with self.session():
+            return self._soft_pass(hidden).outputs(rows, positions)
+
+    def soft_gradient(
+        self,
+        rows: torch.Tensor,
+        slot: Sequence[int],
+        positions: Sequence[int],
+        objective: OutputsObjective,
+        *,
+        hidden: bool = False,
+    ) -> Gradient:
+        """Gradient at `rows[slot]` of an objective of the outputs at `positions`."""
+        self._check_length(len(rows))
+        with self.session():
+            return self._soft_pass(hidden).gradient(rows, slot, positions, objective)
+
+    def _soft_pass(self, hidden: bool) -> SoftPass:
+        layers = self._layers() if hidden else None
+        return SoftPass(self.forward, self.arch, self.policy, layers)
 
     @torch.no_grad()
     def token_scores(self, slot_gradient: torch.Tensor) -> torch.Tensor:

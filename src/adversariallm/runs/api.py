@@ -18,7 +18,7 @@ from adversariallm.core.config import FrozenConfig, stable_hash
 from adversariallm.core.errors import AdversariaLLMError, ConfigError
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.plugins import ATTACKS
-from adversariallm.core.protocols import ChatModel
+from adversariallm.core.protocols import AttackInfo, ChatModel
 from adversariallm.core.records import BehaviorRun
 from adversariallm.core.types import Behavior, Conversation
 from adversariallm.runs.execute import Resources, check_needs, execute
@@ -70,8 +70,8 @@ class AttackRunner:
             ConfigError: an option has a wrong value.
         """
         self.name = ATTACKS.resolve(name)
-        self.info = ATTACKS.load(self.name).INFO
         self.config: FrozenConfig = configure("attacks", self.name, options)
+        self.info: AttackInfo = ATTACKS.load(self.name).INFO.with_options(self.config)
 
     def run(
         self,

@@ -155,9 +155,10 @@ class _Run:
         self.log = log
         self.on_event = on_event
         module = ATTACKS.load(self.spec.attack.name)
-        self.info: AttackInfo = module.INFO
+        config = module.Config(**self.spec.attack.options)
+        self.info: AttackInfo = module.INFO.with_options(config)
         if resources.search is None:
-            self.search = module.Attack(module.Config(**self.spec.attack.options)).search
+            self.search = module.Attack(config).search
         else:
             self.search, self.info = resources.search, _only_sending(self.info)
         fit, evaluated = task.behaviors()

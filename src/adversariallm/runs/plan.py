@@ -248,11 +248,11 @@ class Planner:
         return [name for name in ATTACKS.names() if name not in broken]
 
     def _case(self, attack: str, settings: Settings, overrides: tuple[str, ...]) -> _Case:
-        info: AttackInfo = ATTACKS.load(attack).INFO
         chosen = self._preset(attack, settings.preset)
         self._used.add(f"attacks.{attack}")
         options = {**chosen.options, **settings.attacks.get(attack, {})}
         config = configure("attacks", attack, options)
+        info: AttackInfo = ATTACKS.load(attack).INFO.with_options(config)
         data: Dataset = self._dataset(settings)
         if info.target == "required":
             data.require_targets(attack)

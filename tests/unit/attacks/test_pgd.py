@@ -128,8 +128,8 @@ def test_a_loss_that_is_not_finite_is_flagged_and_nothing_moves(
 ) -> None:
     original = pgd.Attack._evaluate
 
-    def broken(self: Any, problem: Any, point: Any, *, last: bool) -> None:
-        original(self, problem, point, last=last)
+    def broken(self: Any, problem: Any, ties: Any, point: Any, *, last: bool) -> None:
+        original(self, problem, ties, point, last=last)
         point.loss, point.finite = float("nan"), False
 
     monkeypatch.setattr(pgd.Attack, "_evaluate", broken)
