@@ -1,14 +1,16 @@
 """What each defense does to GCG, to harmless questions and to the bill, on the small guarded model.
 
     python benchmarks/defenses.py [--out DIR] [--behaviors N] [--steps N] [--width N] [--harmless N]
-                                  [--only search|transfer|adaptive|harmless ...] [--json FILE]
+                                  [--tokens N] [--defenses NAME ...] [--adaptive NAME ...]
+                                  [--only search|transfer|harmless|adaptive ...] [--json FILE]
 
-Suffixes are found on the bare model (`search`), sent to the defended one (`transfer`: the unaware
-attacker), and found through the defense where its gradients pass (`adaptive`). Over-refusal and
-accuracy are measured behind every defense (`harmless`). All parts can be stopped and repeated; what
-is stored in DIR is not done again. Goals: fewer of the suffixes that work on the bare model work
-behind SmoothLLM and behind the perplexity filter; the adaptive attacker gets more through the
-perplexity filter than the unaware one.
+The behaviors are refused ones with the lowest starting loss, so that searches of a size for one CPU
+can succeed. Suffixes are found on the bare model (`search`), sent to the defended one (`transfer`:
+the unaware attacker), and found through the defense where its gradients pass (`adaptive`).
+Over-refusal and accuracy are measured behind every defense (`harmless`). All parts can be stopped
+and repeated; what is stored in DIR is not done again. Goals: fewer of the suffixes that work on the
+bare model work behind SmoothLLM and behind the perplexity filter; the adaptive attacker gets more
+through the perplexity filter than the unaware one.
 """
 
 from __future__ import annotations
@@ -31,14 +33,16 @@ MODEL = "smollm2-guarded"
 DEFENSES = (
     "system_prompt", "self_reminder", "in_context", "retokenize", "smooth_llm", "perplexity_filter",
 )  # fmt: skip
+EASIEST = (7, 9, 5, 0, 24, 39, 29, 28)
+"""Items of `starter_harmful` that the model refuses, by the loss of their target at the start."""
 ADAPTIVE = ("perplexity_filter", "system_prompt")
 PARTS = ("search", "transfer", "harmless", "adaptive")
 GCG = "attack_success/starter_harmful/gcg/refusal_prefix"
 
 
-def shared(out: Path) -> list[str]:
+def shared(arguments: argparse.Namespace) -> list[str]:
     """What all commands say."""
-    return [f"out={out}", "generation_config.max_new_tokens=32"]
+    return [f"out={arguments.out}", f"generation_config.max_new_tokens={arguments.tokens}"]
 
 
 def searching(arguments: argparse.Namespace) -> list[str]:
@@ -46,7 +50,7 @@ def searching(arguments: argparse.Namespace) -> list[str]:
     return [
         f"model={MODEL}",
         "dataset=starter_harmful",
-        f"datasets.starter_harmful.idx=range(0,{arguments.behaviors})",
+        f"datasets.starter_harmful.idx={list(EASIEST[: arguments.behaviors])}",
         "attack=gcg",
         f"attacks.gcg.num_steps={arguments.steps}",
         f"attacks.gcg.search_width={arguments.width}",
@@ -54,7 +58,7 @@ def searching(arguments: argparse.Namespace) -> list[str]:
         "stopping.judge=refusal_prefix",
         "judge=refusal_prefix",
         "timing=exclusive",
-        *shared(arguments.out),
+        *shared(arguments),
     ]
 
 
@@ -64,7 +68,7 @@ def harmless(arguments: argparse.Namespace) -> list[list[str]]:
     chosen = f"range(0,{arguments.harmless})"
     common = [f"model={MODEL}", "attack=direct", f"defense={','.join(every)}"]
     return [
-        [*common, f"dataset={name}", f"datasets.{name}.idx={chosen}", *shared(arguments.out)]
+        [*common, f"dataset={name}", f"datasets.{name}.idx={chosen}", *shared(arguments)]
         for name in ("starter_benign", "starter_utility")
     ]
 
@@ -87,10 +91,9 @@ def do(part: str, arguments: argparse.Namespace, workshop: Workshop) -> None:
             runs=found_on_the_bare_model(arguments.out), workshop=workshop,
         )  # fmt: skip
     elif part == "adaptive":
-        for name in ADAPTIVE:
-            if name in arguments.defenses:
-                words = [f"defense={name}", "knowledge=adaptive"]
-                run(*searching(arguments), *words, workshop=workshop)
+        for name in arguments.adaptive:
+            words = [f"defense={name}", "knowledge=adaptive"]
+            run(*searching(arguments), *words, workshop=workshop)
     else:
         for words in harmless(arguments):
             run(*words, workshop=workshop)
@@ -118,11 +121,13 @@ def missed(found: dict[tuple[str, str], Any]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("out/defenses"))
-    parser.add_argument("--behaviors", type=int, default=8)
+    parser.add_argument("--behaviors", type=int, default=len(EASIEST))
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--harmless", type=int, default=20)
     parser.add_argument("--defenses", nargs="+", default=list(DEFENSES))
+    parser.add_argument("--adaptive", nargs="*", default=list(ADAPTIVE))
+    parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

@@ -50,6 +50,8 @@ def _explain(kind: str, row: dict[str, Any]) -> None:
     say("  options:" if options else "  options: none")
     for line in options:
         say(f"    {line}")
+    if kind == "defense":
+        say(f"  by default needs: {_needs(row['name'])}")
     if kind == "attack":
         from adversariallm.runs.presets import presets
 
@@ -58,6 +60,21 @@ def _explain(kind: str, row: dict[str, Any]) -> None:
 
         for preset, values in presets(row["name"]).items():
             say(f"  preset {preset} ({values.source}): {json.dumps(values.options)}")
+
+
+def _needs(name: str) -> str:
+    """What a defense with its default options needs."""
+    from adversariallm.core.plugins import DEFENSES
+
+    module = DEFENSES.load(name)
+    wanted = module.INFO.supplies(module.Config())
+    needs = [str(n.name).lower() for n in wanted.model | wanted.inside]
+    parts = [f"{', '.join(needs)} of the model"]
+    parts += [f"helpers.{role}=MODEL ({what})" for role, what in wanted.helpers.items()]
+    parts += [f"judge {judge}" for judge in wanted.judges]
+    parts += [f"data set {data}" for data in wanted.datasets]
+    parts += [f"text {asset}" for asset in wanted.assets]
+    return "; ".join(parts)
 
 
 def _choices_with_assets(name: str) -> list[str]:

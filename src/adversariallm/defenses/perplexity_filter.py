@@ -49,7 +49,6 @@ INFO = DefenseInfo(
         "an adaptive attacker's loss has a hinge on what exceeds the threshold; its gradient has "
         "how unlikely each token is at the slot, as a direction in the embedding space",
     ),
-    quick={"calibration": "starter_benign"},
 )
 
 

@@ -100,11 +100,11 @@ def check_knowledge(
             _allow(info, passes, f"defense {name!r} lets through",
                    "use knowledge=unaware, which attacks the model without it")  # fmt: skip
         elif soft and (shield.info.rewrites or Needs.EMBEDDINGS not in passes):
-            known = "use knowledge=adaptive" if Needs.EMBEDDINGS in passes else "choose another"
+            known = "use knowledge=adaptive, or " if Needs.EMBEDDINGS in passes else ""
             raise NeedsError(
                 f"attack {info.name!r} sends embeddings, and those found without defense "
-                f"{name!r} do not go through it, which works on text; {known}, or choose an "
-                "attack whose inputs are text"
+                f"{name!r} do not go through it, which works on text; {known}choose an attack "
+                "whose inputs are text"
             )
     if knowledge == "black_box" and shields:
         _allow(info, Needs.TEXT, "knowledge=black_box gives", "use knowledge=unaware or adaptive")

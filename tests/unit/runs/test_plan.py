@@ -261,7 +261,7 @@ def test_a_stack_that_cannot_work_is_refused_before_anything_is_loaded() -> None
 
 
 def test_embeddings_found_without_a_defense_do_not_go_through_one_that_reads_text() -> None:
-    with pytest.raises(NeedsError, match="'soft' sends embeddings.*choose another"):
+    with pytest.raises(NeedsError, match="'soft' sends embeddings.*on text; choose an attack"):
         planned("attack=soft", "defense=shield")
     with pytest.raises(NeedsError, match="'soft' sends embeddings.*knowledge=adaptive"):
         planned("attack=soft", "defense=system_prompt")
