@@ -37,12 +37,14 @@ INFO = AttackInfo(
     reference_code="llm-attacks/llm-attacks; GraySwanAI/nanoGCG 0.3.0",
     needs=Needs.TEXT | Needs.TOKENS | Needs.LOGITS | Needs.GRADIENTS,
     modality="suffix",
+    version=2,
     target="required",
     quick={"num_steps": 3, "search_width": 12, "topk": 32, "initial": "! ! ! !"},
     deviations=(
         "candidates must survive tokenizing the whole conversation (filter=conversation)",
         "losses are computed in float32",
         "the search continues when no candidate is reachable; the step is flagged",
+        "with fewer candidates than slot tokens, even positions start at a drawn place",
     ),
 )
 RESAMPLES = 4  # tries to find a reachable candidate before a step is given up
@@ -65,7 +67,9 @@ class Config(FrozenConfig):
     objective: ObjectiveName = Field("ce", description="loss that guides the search")
     objective_scale: float = Field(1.0, gt=0, description="alpha of mellowmax")
     position_sampling: proposals.Positions = Field(
-        "even", description="even: candidate j changes position j*n/W (n_replace=1)"
+        "even",
+        description="even: candidate j changes position j*n/W (n_replace=1), counted from a place "
+        "drawn at each step where W < n",
     )
     token_selection: Literal["gradient", "random_overall", "random_per_position"] = Field(
         "gradient", description="how candidates are proposed; the others are controls"

@@ -38,6 +38,23 @@ def test_a_shortlist_never_holds_a_forbidden_id_however_long() -> None:
     assert proposals.shortlist(scores, allowed, 99).tolist() == [[4, 2, 3, 0], [2, 3, 0, 4]]
 
 
+@pytest.mark.parametrize("width", [1, 5, 8, 20])
+def test_even_positions_reach_the_whole_slot_however_few_candidates(width: int) -> None:
+    slot = torch.zeros(8, dtype=torch.long)
+    allowed = torch.tensor([False, True, True])
+    touched: set[int] = set()
+    for step in range(60):
+        rows = proposals.propose(
+            slot, None, allowed, Rng.root(0).child(step), width=width, topk=2, positions="even"
+        )
+        where = rows.nonzero()[:, 1]
+        if width >= 8:
+            assert torch.equal(where, proposals.even_positions(8, width))
+        assert len(set(where.tolist())) == min(width, 8)
+        touched |= set(where.tolist())
+    assert touched == set(range(8))
+
+
 @given(st.integers(0, 10_000), st.integers(1, 40), st.integers(1, 6))
 def test_a_shortlist_is_the_head_of_a_stable_sort(seed: int, topk: int, values: int) -> None:
     draw = Rng.root(seed).torch()

@@ -98,6 +98,9 @@ def propose(
     r = min(n_replace, n)
     if positions == "even" and r == 1:
         where = even_positions(n, width).unsqueeze(1)
+        if width < n:  # else some positions would never be changed, at whatever step
+            first = torch.randint(n, (), generator=rng.child("positions").torch())
+            where = (where + first) % n
     else:
         where = uniform_positions(n, width, r, rng.child("positions").torch())
     generator = rng.child("token_choice").torch()
