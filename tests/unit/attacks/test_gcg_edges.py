@@ -89,6 +89,25 @@ def test_weights_get_no_gradient_and_no_memory_is_collected_in_the_loop(
     assert not collected
 
 
+def test_a_pad_id_inside_the_prompt_is_read_like_any_other() -> None:
+    """Where pad is the end of a turn, a mask from `ids != pad` would hide real tokens."""
+    parts = tiny_parts("llama")
+    parts.tokenizer.pad_token = "<|end|>"
+    end = parts.tokenizer.pad_token_id
+    parts.model.config.pad_token_id = end
+    model: Any = LocalModel.from_parts(parts.model, parts.tokenizer, name="tiny-llama")
+    talks = [b.conversation for b in behaviors()]
+    inputs = [model.chat.encode(talk) for talk in talks]
+    assert [ids.count(end) for ids in inputs] == [1, 2, 3]
+    target = model.chat.codec.encode(harness.TARGET)
+    found = model.losses(inputs, [target] * 3).loss
+    for ids, loss in zip(inputs, found.tolist(), strict=True):
+        tokens = torch.tensor([[*ids, *target]])
+        logits = parts.model(tokens, use_cache=False).logits[0, len(ids) - 1 : -1].detach()
+        plain = torch.nn.functional.cross_entropy(logits, torch.tensor(target))
+        assert loss == pytest.approx(float(plain), abs=1e-4)
+
+
 def test_a_wrong_option_of_the_inner_gcg_is_refused_before_the_run() -> None:
     with pytest.raises(ValueError, match="search_width"):
         gcg_refusal.Config(gcg={"search_width": 0})
