@@ -108,3 +108,17 @@ def test_the_guard_gives_way_where_it_would_leave_nothing() -> None:
     for _ in range(3):
         both.accept(2)
     assert both.mask().tolist() == [False, False, True, False]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "text", ["\u041f\u0442\u0438\u0446\u044b", "\u9ce5", "\u00e9t\u00e9 \u0663"]
+)
+def test_a_schema_lets_every_script_through(text: str) -> None:
+    tokenizer = byte_tokenizer()
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"],
+              "additionalProperties": False}  # fmt: skip
+    constraint = JsonSchema(tokenizer, 300, schema)()
+    written = json.dumps({"a": text}, ensure_ascii=False, separators=(",", ":"))
+    for token in tokenizer.encode(written):
+        assert constraint.mask()[token]
+        constraint.accept(token)
