@@ -125,6 +125,14 @@ class Ledgers:
                         out = out + used
         return out
 
+    def search(self) -> Usage:
+        """Work of the search: set-up and optimization, without preparing a defense."""
+        used = self.total("optimization")
+        for role in self.usage.get("setup", {}):
+            if not _preparation("setup", role):
+                used = used + self.total("setup", role=role)
+        return used
+
     def __add__(self, other: Ledgers) -> Ledgers:
         """Entry-wise sum."""
         usage: dict[str, dict[str, Usage]] = {p: dict(r) for p, r in self.usage.items()}

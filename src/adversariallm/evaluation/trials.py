@@ -153,18 +153,22 @@ def run_costs(
         shared: what `search_cost` gives for the document, where it is known already.
     """
     steps, shared = run["steps"], shared if shared is not None else search_cost(document)
-    setup = _cost(document.get("ledgers", {}), ("setup",))
+    setup = _cost(document.get("ledgers", {}), ("setup",), without=("defense",))
     return (
         _cumulative([shared[s["step"]] for s in steps], setup),
         _cumulative([_cost(s["ledgers"], ("sampling",)) for s in steps], {}),
     )
 
 
-def _cost(ledgers: Mapping[str, Any], phases: tuple[str, ...]) -> dict[str, float]:
+def _cost(
+    ledgers: Mapping[str, Any], phases: tuple[str, ...], *, without: tuple[str, ...] = ()
+) -> dict[str, float]:
     # Plain sums: a large store has hundreds of thousands of steps, too many for Usage objects.
     total = {"queries": 0.0, "flops": 0.0, "tokens": 0.0}
     for phase in phases:
-        for used in ledgers.get(phase, {}).values():
+        for role, used in ledgers.get(phase, {}).items():
+            if role in without:
+                continue
             flops = used.get("flops", 0)
             total["queries"] += used.get("queries", 0)
             total["flops"] += math.nan if flops is None else flops

@@ -60,8 +60,9 @@ def safety_utility(
     found.sort(key=lambda k: (order[k[0]], k[1:]))
     columns = [Column("model", "model"), Column("defense", "defense")]
     if any(row["knowledge"] for row in filled):
-        columns.append(Column("knowledge", "attacker's knowledge"))
-    columns += [Column(_key(k), _title(k), "rate") for k in found]
+        columns.append(Column("knowledge", "knowledge"))
+    titles, notes = _titles(found)
+    columns += [Column(_key(k), titles[k], "rate") for k in found]
     columns += [
         Column("flops", "FLOPs per answer", "count"),
         Column("defense_queries", "defense queries per answer", "number"),
@@ -70,7 +71,7 @@ def safety_utility(
     table = [
         {(_key(k) if isinstance(k, tuple) else k): v for k, v in row.items()} for row in filled
     ]
-    notes = (
+    notes += (
         "lower attack success and over-refusal and higher accuracy are better; 95 % intervals",
         "a dash means that it was not measured",
     )
@@ -171,9 +172,21 @@ def _key(cell: Cell) -> str:
     return "/".join(str(part) for part in cell if part)
 
 
-def _title(cell: Cell) -> str:
-    metric, dataset, attack, judge = cell
-    by = f"{attack}, " if attack else ""
-    raw = ", undefended" if judge.endswith(UNDEFENDED) else ""
-    judge = judge.removesuffix(UNDEFENDED)
-    return f"{METRIC_TITLES[metric]}{raw}: {by}{dataset} ({judge})"
+def _titles(cells: Sequence[Cell]) -> tuple[dict[Cell, str], tuple[str, ...]]:
+    """A title for each cell; a data set and judge that all cells of a metric share go to a note."""
+    titles: dict[Cell, str] = {}
+    notes: list[str] = []
+    for metric, title in METRIC_TITLES.items():
+        same = [cell for cell in cells if cell[0] == metric]
+        sources = {(cell[1], cell[3].removesuffix(UNDEFENDED)) for cell in same}
+        if len(sources) == 1:
+            dataset, judge = sources.pop()
+            notes.append(f"{title}: on {dataset}, by {judge}")
+        for cell in same:
+            _, dataset, attack, judge = cell
+            raw = ", undefended" if judge.endswith(UNDEFENDED) else ""
+            parts = [attack] if attack else []
+            if notes[-1:] != [f"{title}: on {dataset}, by {judge.removesuffix(UNDEFENDED)}"]:
+                parts.append(f"{dataset} ({judge.removesuffix(UNDEFENDED)})")
+            titles[cell] = f"{title}{raw}" + (f": {', '.join(parts)}" if parts else "")
+    return titles, tuple(notes)

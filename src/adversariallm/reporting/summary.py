@@ -125,7 +125,7 @@ def _measured(metric: Metric, trials: Sequence[Trial]) -> dict[str, Any]:
 def cost_of(group: Sequence[Document]) -> dict[str, Any]:
     """Counts and sums of a group of runs."""
     ledgers = [Ledgers.from_dict(d.get("ledgers", {})) for d in group]
-    search = [x.total("setup", "optimization") for x in ledgers]
+    search = [x.search() for x in ledgers]
     sampling = [x.total("sampling") for x in ledgers]
     judging = [x.total("judging") for x in ledgers]
     runs = [r for d in group for r in d["runs"]]

@@ -156,3 +156,18 @@ def test_a_limit_on_flops_that_nobody_counts_is_an_error_never_passed_over() -> 
     one_role.charge("model", Usage(queries=1, flops=1))
     with pytest.raises(BudgetExceededError):
         one_role.check("model")
+
+
+def test_preparing_a_defense_is_no_part_of_the_search_and_meets_no_limit() -> None:
+    meter = Meter(Budget(queries=2))
+    with meter.phase("setup"):
+        meter.charge("defense", Usage(queries=40))
+        meter.charge("model", Usage(queries=1))
+    meter.check(queries=1)
+    ledgers = meter.take()
+    assert ledgers.search() == Usage(queries=1)
+    again = Meter(Budget(queries=2))
+    again.restore(ledgers, set())
+    again.check(queries=1)
+    with pytest.raises(BudgetExceededError):
+        again.check(queries=2)

@@ -49,16 +49,29 @@ def test_one_row_per_model_and_defense_with_all_measures_beside_each_other() -> 
     assert [(r["model"], r["defense"]) for r in table.rows] == [("m", ""), ("m", "wall"), ("n", "")]
     titles = [c.title for c in table.columns]
     assert titles[2:7] == [
-        "attacker's knowledge",
-        "attack success: bon, starter_harmful (refusal_prefix)",
-        "attack success: gcg, starter_harmful (refusal_prefix)",
-        "over-refusal: starter_benign (refusal_prefix)",
-        "accuracy: starter_utility (exact_match)",
+        "knowledge",
+        "attack success: bon",
+        "attack success: gcg",
+        "over-refusal",
+        "accuracy",
     ]
+    assert table.notes[:3] == (
+        "attack success: on starter_harmful, by refusal_prefix",
+        "over-refusal: on starter_benign, by refusal_prefix",
+        "accuracy: on starter_utility, by exact_match",
+    )
     wall = table.rows[1]
     refusal = next(v for k, v in wall.items() if str(k).startswith("over_refusal"))
     assert refusal.value == 1.0
     assert wall["flops"] == 100
+
+
+def test_titles_name_data_and_judge_where_they_differ() -> None:
+    two = [fake_document([[1.0]], dataset=name) for name in ("starter_harmful", "advbench")]
+    assert [c.title for c in safety_utility(two).columns[2:4]] == [
+        "attack success: gcg, advbench (refusal_prefix)",
+        "attack success: gcg, starter_harmful (refusal_prefix)",
+    ]
 
 
 def test_what_was_not_measured_is_a_dash() -> None:
@@ -105,8 +118,8 @@ def test_undefended_answers_have_a_column_of_their_own() -> None:
     step["scores"]["refusal_prefix@undefended"] = {"p_harmful": [1.0], "error": [None]}
     table = safety_utility([document])
     assert [c.title for c in table.columns[3:5]] == [
-        "attack success: gcg, starter_harmful (refusal_prefix)",
-        "attack success, undefended: gcg, starter_harmful (refusal_prefix)",
+        "attack success: gcg",
+        "attack success, undefended: gcg",
     ]
     [row] = table.rows
     cells = [row[c.key].value for c in table.columns[3:5]]
