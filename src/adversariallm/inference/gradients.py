@@ -7,7 +7,7 @@ The gradient with respect to one-hot rows follows from it and the embedding matr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -53,7 +53,7 @@ def slot_gradient(
             positions.clamp(max=forward.context_length - 1),
             embeddings=inputs,
             pick=([0] * count, offsets),
-            tiles=policy.prefill,
+            products=policy.filling,
         )
         wanted = torch.tensor([list(target)], device=logits.device)
         loss = (objective or losses.cross_entropy)(logits.float()[None], wanted).sum()
@@ -126,13 +126,16 @@ class SoftPass:
         padding = -length % self.forward.step
         inputs = F.pad(rows.to(self.forward.dtype), (0, 0, 0, padding))[None]
         at = torch.arange(length + padding)[None]
-        with recording(self.layers) if self.layers else nullcontext({}) as seen:
+        watched: AbstractContextManager[dict[int, torch.Tensor]] = (
+            recording(self.layers) if self.layers else nullcontext({})
+        )
+        with watched as seen:
             logits = self.forward(
                 SharedPlan(Prefix(), at, [key_width(length)]),
                 at.clamp(max=self.forward.context_length - 1),
                 embeddings=inputs,
                 pick=([0] * len(positions), list(positions)),
-                tiles=self.policy.prefill,
+                products=self.policy.filling,
             ).float()
         if not self.layers:
             return logits, None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,13 @@ import torch
 
 from adversariallm.attacks import pgd, pgd_discrete
 from adversariallm.attacks._kit import projections
+from adversariallm.attacks._kit.slots import SlotProblem
+from adversariallm.core.rng import Rng
 from adversariallm.models.planted import PlantedModel
 from adversariallm.models.tiny import tiny_model
 from adversariallm.runs.execute import execute
 from adversariallm.runs.runlog import MemoryLog
+from adversariallm.tokenization import Slot
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "contract"))
 from harness import behaviors, resources, run, spec  # noqa: E402
@@ -138,6 +144,157 @@ def test_a_loss_that_is_not_finite_is_flagged_and_nothing_moves(
     assert [s.flags for s in document.runs[0].steps] == [["loss_not_finite"]] * 3
     assert all(s.loss is None for s in document.runs[0].steps)
     assert torch.equal(tensors["step.2.0"], tensors["step.0.0"])
+
+
+def test_rows_without_a_gradient_stay() -> None:
+    point = pgd._Point(torch.ones(2, 3), 1.0, torch.tensor([[0.0, 0.0, 0.0], [3.0, 0.0, 4.0]]))
+    for optimizer in ("sign", "normalized", "adam"):
+        direction = pgd.Attack(pgd.Config(optimizer=optimizer))._direction(point)
+        assert torch.equal(direction[0], torch.zeros(3))
+        assert direction[1].isfinite().all() and direction[1].norm() > 0
+
+
+@pytest.mark.parametrize("space", ["embedding", "one_hot"])
+@pytest.mark.parametrize("optimizer", ["sign", "normalized", "adam"])
+def test_a_gradient_that_is_zero_everywhere_changes_nothing(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, space: str, optimizer: str
+) -> None:
+    original = tiny.gradient
+
+    def flat(*args: Any, **options: Any) -> Any:
+        found = original(*args, **options)
+        return replace(found, slot=torch.zeros_like(found.slot))
+
+    monkeypatch.setattr(tiny, "gradient", flat)
+    document, tensors = attack(tiny, num_steps=3, space=space, optimizer=optimizer)
+    assert document.status == "done"
+    assert torch.equal(tensors["step.3.0"], tensors["step.0.0"])
+    assert not any(step.flags for step in document.runs[0].steps)
+
+
+def test_an_interval_longer_than_the_run_never_restarts(tiny: Any) -> None:
+    document, tensors = attack(tiny, restart_every=7, restart_epsilon=5.0)
+    never, same = attack(tiny)
+    assert [s.note["restart"] for s in document.runs[0].steps] == [False] * 7
+    assert [s.loss for s in document.runs[0].steps] == [s.loss for s in never.runs[0].steps]
+    assert torch.equal(tensors["step.6.0"], same["step.6.0"])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_discrete_run_goes_on_behind_a_gradient_that_is_not_finite(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    original, calls = tiny.gradient, []
+
+    def broken(*args: Any, **options: Any) -> Any:
+        found = original(*args, **options)
+        calls.append(0)
+        if len(calls) != 2:
+            return found
+        return replace(found, loss=value, finite=False, slot=found.slot * value)
+
+    monkeypatch.setattr(tiny, "gradient", broken)
+    options = {"num_steps": 4, "prefix_tokens": 0, "suffix_tokens": 4}
+    steps = run("pgd_discrete", tiny, [behaviors()[0]], options=options).runs[0].steps
+    assert [s.flags for s in steps] == [[], ["gradient_not_finite"], [], [], []]
+    assert [s.note["restart"] for s in steps] == [False, False, True, False, False]
+    assert steps[1].note["relaxed_loss"] is None
+    assert all(math.isfinite(s.loss) for s in steps)
+    best = min(steps[:2], key=lambda s: s.loss)
+    assert steps[2].model_input == best.model_input
+
+
+def plain_rows(problem: SlotProblem, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The input and all but the last target token as float64 rows, the slot's free."""
+    model = problem.model
+    leaf = vectors.double().requires_grad_(True)
+    ids = [*problem.segments.input_ids, *problem.target[:-1]]
+    slot = torch.tensor(problem.segments.slot_positions)
+    return model.embed(ids).double().index_copy(0, slot, leaf), leaf
+
+
+MODELS = [("llama", False), ("gemma2", True), ("gemma3_text", True), ("qwen3", False),
+          ("phi3", True)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "tied"), MODELS)
+@pytest.mark.parametrize("space", ["embedding", "one_hot"])
+def test_the_gradient_is_that_of_plain_autograd_in_float64(
+    kind: Any, tied: bool, space: str
+) -> None:
+    model = tiny_model(kind, tied=tied)
+    assert model.engine.forward.config.tie_word_embeddings is tied
+    problem = SlotProblem.build(
+        model, behaviors()[1], Slot("suffix", "! ! !", "space"), filter="none"
+    )
+    attack = pgd.Attack(pgd.Config(space=space))
+    x = attack._origin(problem)
+    x = x + 0.1 * torch.randn(x.shape, generator=Rng.root(3).torch())
+    point = pgd._Point(x, 0.0)
+    attack._evaluate(problem, [], point, last=False)
+
+    plain = copy.deepcopy(model.engine.forward.model).double()
+    vectors = attack._vectors(problem, x)
+    rows, leaf = plain_rows(problem, vectors)
+    logits = plain(inputs_embeds=rows[None]).logits[0, -len(problem.target) :]
+    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(problem.target))
+    (expected,) = torch.autograd.grad(loss, leaf)
+    if space == "one_hot":
+        matrix = plain.get_input_embeddings()(torch.arange(model.num_embeddings)).detach()
+        expected = (expected @ matrix.T).masked_fill(~problem.allowed, 0.0)
+    assert point.loss == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert point.gradient is not None
+    scale = float(expected.abs().max())
+    assert torch.allclose(point.gradient.double(), expected, atol=1e-5 * scale, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("following", "row"), [(0.7, 0.0), (0.0, 0.5), (0.3, 0.4)])
+def test_the_control_losses_have_the_slope_of_plain_autograd(following: float, row: float) -> None:
+    model = tiny_model("gemma2", tied=True)
+    problem = SlotProblem.build(
+        model, behaviors()[1], Slot("suffix", "! ! !", "space"), filter="none"
+    )
+    n, width = len(problem.start), model.num_embeddings
+    x = torch.rand(n, width, generator=Rng.root(2).torch())
+    x = x / x.sum(-1, keepdim=True)
+    config = pgd_discrete.Config(control_next_weight=following, control_row_weight=row)
+    vectors = x @ model.embedding_matrix()
+    found = pgd_discrete.Attack(config)._control(problem, x, vectors)
+
+    plain = copy.deepcopy(model.engine.forward.model).double()
+    matrix = plain.get_input_embeddings()(torch.arange(width)).detach()
+    leaf = x.double().requires_grad_(True)
+    slot = list(problem.segments.slot_positions)
+    rows = model.embed(problem.segments.input_ids).double()
+    rows = rows.index_copy(0, torch.tensor(slot), leaf @ matrix)
+    scores = plain(inputs_embeds=rows[None]).logits[0, [p - 1 for p in slot]].log_softmax(-1)
+    loss = -following * (leaf.detach() * scores).sum(-1).mean()
+    loss = loss - row * (leaf * scores.detach()).sum(-1).mean()
+    (expected,) = torch.autograd.grad(loss, leaf)
+    scale = float(expected.abs().max())
+    assert torch.allclose(found.double(), expected, atol=1e-5 * scale, rtol=1e-3)
+
+
+def test_control_losses_make_the_free_tokens_more_likely(tiny: Any) -> None:
+    options = {"num_steps": 12, "prefix_tokens": 0, "suffix_tokens": 6, "target_weight": 0.0,
+               "neighbor_weight": 0.0, "entropy_weight": 0.0}  # fmt: skip
+    found = {}
+    for weight in (0.0, 1.0):
+        chosen = {**options, "control_row_weight": weight}
+        steps = run("pgd_discrete", tiny, [behaviors()[0]], options=chosen).runs[0].steps
+        ids = steps[-1].model_input_tokens
+        start = len(tiny.chat.encode(behaviors()[0].conversation)) - 2
+        found[weight] = float(tiny.losses([ids[:start]], [ids[start:]]).loss[0])
+    assert found[1.0] < found[0.0]
+
+
+def test_the_gap_compares_losses_of_equal_weights(tiny: Any) -> None:
+    """One-hot rows that read back as themselves are no relaxation: the gap is 0."""
+    options = {"num_steps": 0, "prefix_tokens": 0, "suffix_tokens": 4, "initialization": "text"}
+    (step,) = run("pgd_discrete", tiny, [behaviors()[0]], options=options).runs[0].steps
+    assert step.note["unchanged"]
+    assert step.note["gap"] == pytest.approx(0.0, abs=1e-5)
+    assert step.note["relaxed_loss"] != pytest.approx(step.loss, rel=1e-3)
 
 
 def test_simplex_outside_one_hot_space_is_refused() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
+from scipy.optimize import brentq, minimize
 
 from adversariallm.attacks._kit import projections
 from adversariallm.core.rng import Rng
@@ -40,21 +40,51 @@ def test_the_simplex_projection_is_the_nearest_point(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_l1_projection_is_the_nearest_point(seed: int) -> None:
+@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
+def test_a_ball_projection_is_the_nearest_point(seed: int, norm: projections.Norm) -> None:
     (x,) = rows(1, 5, seed)
-    # split into positive and negative parts so that the constraint is smooth
+    radius = 1.5
+    # as a sum of positive and negative parts every constraint is smooth
+    inside = {
+        "l1": lambda z: radius - z.sum(),
+        "l2": lambda z: radius**2 - ((z[:5] - z[5:]) ** 2).sum(),
+        "linf": lambda z: radius - z,
+    }[norm]
     found = minimize(
         lambda z: (((z[:5] - z[5:]) - x.numpy()) ** 2).sum(),
         [0.05] * 10,
-        constraints=[
-            {"type": "ineq", "fun": lambda z: z},
-            {"type": "ineq", "fun": lambda z: 1.5 - z.sum()},
-        ],
+        jac=lambda z: 2 * torch.cat([d := torch.tensor(z[:5] - z[5:]) - x, -d]).numpy(),
+        constraints=[{"type": "ineq", "fun": lambda z: z}, {"type": "ineq", "fun": inside}],
         method="SLSQP",
-        options={"ftol": 1e-16, "maxiter": 1000},
+        options={"ftol": 1e-18, "maxiter": 2000},
     )
     expected = torch.tensor(found.x[:5] - found.x[5:])
-    assert torch.allclose(projections.l1_ball(x[None], 1.5)[0], expected, atol=1e-5)
+    assert torch.allclose(projections.ball(x[None], norm, radius)[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("size", [2, 7, 400])
+def test_sorted_projections_meet_their_threshold_equation(seed: int, size: int) -> None:
+    """Both are soft thresholds; the threshold is found by bisection, without sorting."""
+    (x,) = rows(1, size, seed)
+    for total in (0.5, 1.0, 3.0):
+
+        def excess(theta: float, total: float = total) -> float:
+            return float((x - theta).clamp_min(0).sum()) - total
+
+        theta = brentq(excess, float(x.min()) - total, float(x.max()), xtol=1e-14)
+        expected = (x - theta).clamp_min(0)
+        assert torch.allclose(projections.simplex(x[None], total)[0], expected, atol=1e-9)
+        found = projections.l1_ball(x[None], total)[0]
+        if float(x.abs().sum()) <= total:
+            assert torch.equal(found, x)
+            continue
+
+        def beyond(theta: float, total: float = total) -> float:
+            return float((x.abs() - theta).clamp_min(0).sum()) - total
+
+        theta = brentq(beyond, 0.0, float(x.abs().max()), xtol=1e-14)
+        assert torch.allclose(found, x.sign() * (x.abs() - theta).clamp_min(0), atol=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
