@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from adversariallm.attacks import gcg_reinforce
+from adversariallm.core.budget import Meter
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Behavior, Conversation, ModelInput
+from adversariallm.models.metered import MeteredModel
 from adversariallm.models.planted import PlantedModel
 from adversariallm.models.tiny import tiny_model
 from adversariallm.runs.runlog import MemoryLog
@@ -97,6 +99,27 @@ def greedy_text(model: Any, behavior: Behavior) -> str:
     given = ModelInput(Conversation.user("x"), tuple(start.model_input_tokens))
     (reply,) = model.generate([given], GenerationConfig(max_new_tokens=12), [Rng.root(0)])
     return str(reply.text)
+
+
+class Asking:
+    """A judge that asks a model, metered as the judge of this run."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.model = MeteredModel(tiny_model("qwen2", seed=1), meter, role="judge")
+
+    def rewards(self, conversations: Any, contexts: Any) -> list[float | None]:
+        streams = [Rng.root(k) for k in range(len(conversations))]
+        short = GenerationConfig(max_new_tokens=2)
+        replies = self.model.generate(conversations, short, streams)
+        return [sum(r.ids) % 100 / 100 for r in replies]
+
+
+def test_judging_in_the_loop_is_search_booked_under_the_judge() -> None:
+    document = run("gcg_reinforce", tiny_model("llama"), [behaviors()[0]], given={"judge": Asking})
+    assert "judging" not in document.ledgers
+    used = document.ledgers["optimization"]["judge"]["queries"]
+    by_step = [s.ledgers["optimization"]["judge"]["queries"] for s in document.runs[0].steps]
+    assert all(by_step) and sum(by_step) == used
 
 
 @pytest.mark.parametrize("value", [0.4, None])
