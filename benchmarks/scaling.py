@@ -1,8 +1,10 @@
 """What several workers gain on this machine, and what the store costs per run and per 20,000 runs.
 
-    python benchmarks/scaling.py [--json FILE] [--runs N] [--steps N] [--stored N]
+    python benchmarks/scaling.py [--json FILE] [--runs N] [--steps N] [--stored N] [--rounds N]
+                                 [--only sweep|store]
 
-The sweep is random search on the demo model with one worker, then with two, one thread each.
+The sweep is random search on the demo model with one worker, then with two, one thread each, in
+turns; the quickest of the rounds counts, so that what else the machine does disturbs little.
 Goals: efficiency of two workers at least 0.9; listing and filtering under 1 s; rebuild under 15 s.
 """
 
@@ -75,6 +77,23 @@ def sweep(root: Path, workers: int, runs: int, steps: int) -> dict[str, float]:
     return {"wall_s": wall, "busy_s": busy, "runs_s": total}
 
 
+def scaled(scratch: Path, runs: int, steps: int, rounds: int) -> dict[str, float]:
+    """The sweep with one and two workers in turns, the quickest round of each."""
+    found: dict[int, list[dict[str, float]]] = {1: [], 2: []}
+    for number in range(rounds):
+        for workers, rows in found.items():
+            rows.append(sweep(scratch / f"{workers}.{number}", workers, runs, steps))
+            row = rows[-1]
+            print(f"round {number}, {workers} workers: busy {row['busy_s']:.1f} s,"
+                  f" load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    numbers: dict[str, float] = {}
+    for workers, rows in found.items():
+        best = min(rows, key=lambda row: row["busy_s"])
+        numbers |= {f"{key}_{workers}": value for key, value in best.items()}
+    numbers["efficiency"] = numbers["busy_s_1"] / numbers["busy_s_2"] / 2
+    return numbers
+
+
 def overhead(root: Path, runs: int = 200) -> dict[str, float]:
     """Milliseconds of claim, step and publish for empty runs."""
     store = Store(root)
@@ -128,12 +147,18 @@ def listing(root: Path, stored: int) -> dict[str, float]:
     time.sleep(3)  # until no modification time can still change unseen
     index = Index(store)
     columns = ("attack.name", "seed", "fit.dataset", "fit.ids", "status")
-    return {
-        "rebuild_s": timed(index.refresh),
-        "select_s": timed(lambda: index.select("attack=gcg,attack.options.o3=3,seed<100", columns)),
-        "list_s": timed(lambda: index.select((), columns)),
-        "survey_s": timed(store.survey),
+    work = {
+        "rebuild": index.refresh,
+        "select": lambda: index.select("attack=gcg,attack.options.o3=3,seed<100", columns),
+        "list": lambda: index.select((), columns),
+        "survey": store.survey,
     }
+    numbers: dict[str, float] = {}
+    for name, one in work.items():
+        before = time.process_time()
+        numbers[f"{name}_s"] = timed(one)
+        numbers[f"{name}_cpu_s"] = time.process_time() - before
+    return numbers
 
 
 def main() -> int:
@@ -142,20 +167,21 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=8, help="runs of the sweep")
     parser.add_argument("--steps", type=int, default=10, help="steps of each run")
     parser.add_argument("--stored", type=int, default=20_000, help="stored runs to list")
+    parser.add_argument("--rounds", type=int, default=2, help="of the sweep")
+    parser.add_argument("--only", choices=("sweep", "store"), help="measure only this")
     given = parser.parse_args()
-    print("estimate: 5 to 10 minutes on two free cores")
+    print("estimate: 10 minutes on two free cores; --only store: half a minute")
     scratch = Path(tempfile.mkdtemp(prefix="scaling."))
     try:
         numbers: dict[str, Any] = {
             "cores": len(os.sched_getaffinity(0)),
             "load": os.getloadavg()[0],
         }
-        for workers in (1, 2):
-            found = sweep(scratch / str(workers), workers, given.runs, given.steps)
-            numbers |= {f"{key}_{workers}": value for key, value in found.items()}
-        numbers["efficiency"] = numbers["busy_s_1"] / numbers["busy_s_2"] / 2
-        numbers |= overhead(scratch / "overhead")
-        numbers |= listing(scratch / "stored", given.stored)
+        if given.only != "store":
+            numbers |= scaled(scratch, given.runs, given.steps, given.rounds)
+        if given.only != "sweep":
+            numbers |= overhead(scratch / "overhead")
+            numbers |= listing(scratch / "stored", given.stored)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     print(f"{'measure':<16}{'value':>12}   goal")
@@ -168,7 +194,7 @@ def main() -> int:
     missed = [
         key
         for key, goal in GOALS.items()
-        if (numbers[key] < goal if key == "efficiency" else numbers[key] > goal)
+        if key in numbers and (numbers[key] < goal if key == "efficiency" else numbers[key] > goal)
     ]
     print(f"scaling: {'missed ' + ', '.join(missed) if missed else 'all goals met'}")
     return int(bool(missed))
