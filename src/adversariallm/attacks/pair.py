@@ -23,9 +23,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from adversariallm.attacks._kit import chat, rewriting
-from adversariallm.attacks._kit.rewriting import HIGHEST, LOWEST, Rewriter, Scorer, Written
+from adversariallm.attacks._kit.rewriting import Rewriter, RewritingConfig, Written
 from adversariallm.attacks._kit.structured import Answer
-from adversariallm.core.config import FrozenConfig
 from adversariallm.core.protocols import AttackInfo, Context, Needs
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Candidate, Conversation, Reply, State, Task
@@ -57,16 +56,12 @@ INFO = AttackInfo(
 )
 
 
-class Config(FrozenConfig):
+class Config(RewritingConfig):
     """Options; defaults are those of the paper."""
 
     num_streams: int = Field(30, ge=1, description="parallel conversations with the attacker (N)")
     num_iterations: int = Field(3, ge=1, description="prompts per stream (K)")
     keep_last: int = Field(4, ge=1, description="exchanges that the attacker still sees")
-    attempts: int = Field(5, ge=1, description="replies asked for before the attacker has failed")
-    scorer_attempts: int = Field(3, ge=1, description="replies asked for before a score is None")
-    cutoff: int = Field(HIGHEST, ge=LOWEST, le=HIGHEST, description="score that counts as success")
-    stop_on_success: bool = Field(True, description="end after an iteration with a success")
     paper_exact_scorer: bool = Field(
         False, description="leave verdict brackets in what the scorer reads"
     )
@@ -80,12 +75,6 @@ class Config(FrozenConfig):
         description="begin the attacker's JSON for it, as published; auto: where its endpoint "
         "continues an opened answer and enforces no schema",
         json_schema_extra={"since": "1.0"},
-    )
-    attacker: rewriting.AttackerDecoding = Field(
-        rewriting.AttackerDecoding(), description="decoding of the attacker"
-    )
-    scorer: rewriting.ScorerDecoding = Field(
-        rewriting.ScorerDecoding(), description="decoding of the scorer"
     )
 
     def needs_assets(self) -> tuple[str, ...]:
@@ -180,7 +169,8 @@ class _Run:
         if stream.dead:
             return None
         rng = self.ctx.rng.child("stream", number, "iteration", iteration)
-        rewriter, scorer = self._rewriter(number), self._scorer()
+        c, rewriter = self.config, self._rewriter(number)
+        scorer = c.rater(self.ctx, "pair/judge", self.goal, exact=c.paper_exact_scorer)
         written = rewriter.write(stream.history, stream.feedback, stream.last_prompt, rng)
         if written.answer.value is None:
             stream.failures += 1
@@ -209,30 +199,10 @@ class _Run:
         return Candidate.of(talk, reply=reply, note=note)
 
     def _rewriter(self, number: int) -> Rewriter:
-        assets = self.ctx.assets
-        system = assets[self.config.system_of(number)]
-        attacker, opened = self.ctx.helpers["attacker"], self.config.open_json
-        continues = getattr(attacker, "continues_openings", False)
-        return Rewriter(
-            model=attacker,
-            system=chat.fill(system, goal=self.goal, target_str=self.target),
-            init=assets["pair/init"],
-            feedback=assets["pair/feedback"],
-            goal=self.goal,
-            target=self.target,
-            decoding=self.config.attacker,
-            attempts=self.config.attempts,
-            opened=opened == "always" or (opened == "auto" and continues),
-        )
-
-    def _scorer(self) -> Scorer:
-        return Scorer(
-            model=self.ctx.helpers["scorer"],
-            system=chat.fill(self.ctx.assets["pair/judge"], goal=self.goal),
-            decoding=self.config.scorer,
-            attempts=self.config.scorer_attempts,
-            exact=self.config.paper_exact_scorer,
-        )
+        c, ctx = self.config, self.ctx
+        continues = getattr(ctx.helpers["attacker"], "continues_openings", False)
+        opened = c.open_json == "always" or (c.open_json == "auto" and continues)
+        return c.rewriter(ctx, c.system_of(number), self.goal, self.target, opened=opened)
 
     def _remember(
         self,

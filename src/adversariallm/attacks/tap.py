@@ -22,9 +22,8 @@ from typing import Any
 from pydantic import Field
 
 from adversariallm.attacks._kit import chat, rewriting
-from adversariallm.attacks._kit.rewriting import HIGHEST, LOWEST, Rewriter, Scorer
+from adversariallm.attacks._kit.rewriting import LOWEST, RewritingConfig
 from adversariallm.attacks._kit.structured import Answer, UnreadableError, ask
-from adversariallm.core.config import FrozenConfig
 from adversariallm.core.protocols import AttackInfo, Context, Needs
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Candidate, Conversation, State, Task
@@ -53,24 +52,14 @@ INFO = AttackInfo(
 )
 
 
-class Config(FrozenConfig):
+class Config(RewritingConfig):
     """Options; defaults are those of the paper."""
 
     depth: int = Field(10, ge=1, description="levels of the tree (d)")
     width: int = Field(10, ge=1, description="prompts kept on each level (w)")
     branching: int = Field(4, ge=1, description="rewritings of each leaf (b)")
     keep_last: int = Field(3, ge=1, description="exchanges that the attacker still sees")
-    attempts: int = Field(5, ge=1, description="replies asked for before the attacker has failed")
-    scorer_attempts: int = Field(3, ge=1, description="replies asked for before a verdict is open")
-    cutoff: int = Field(HIGHEST, ge=LOWEST, le=HIGHEST, description="score that counts as success")
-    stop_on_success: bool = Field(True, description="end after a level with a success")
     on_topic: bool = Field(True, description="prune prompts that ask for something else")
-    attacker: rewriting.AttackerDecoding = Field(
-        rewriting.AttackerDecoding(), description="decoding of the attacker"
-    )
-    scorer: rewriting.ScorerDecoding = Field(
-        rewriting.ScorerDecoding(), description="decoding of the scorer"
-    )
 
 
 @dataclass
@@ -121,25 +110,9 @@ class _Tree:
         self.behavior = task.behavior
         goal = chat.objective(self.behavior)
         target = self.behavior.target or rewriting.DEFAULT_TARGET
-        assets = ctx.assets
-        self.rewriter = Rewriter(
-            model=ctx.helpers["attacker"],
-            system=chat.fill(assets["tap/attacker"], goal=goal, target_str=target),
-            init=assets["pair/init"],
-            feedback=assets["pair/feedback"],
-            goal=goal,
-            target=target,
-            decoding=config.attacker,
-            attempts=config.attempts,
-        )
-        self.scorer = Scorer(
-            model=ctx.helpers["scorer"],
-            system=chat.fill(assets["tap/judge"], goal=goal),
-            decoding=config.scorer,
-            attempts=config.scorer_attempts,
-            exact=False,
-        )
-        self.topic = chat.fill(assets["tap/on_topic"], goal=goal)
+        self.rewriter = config.rewriter(ctx, "tap/attacker", goal, target)
+        self.scorer = config.rater(ctx, "tap/judge", goal)
+        self.topic = chat.fill(ctx.assets["tap/on_topic"], goal=goal)
         values: Any = {} if ctx.state is None else ctx.state.values
         self.level: int = values.get("level", 0)
         self.success: bool = values.get("success", False)

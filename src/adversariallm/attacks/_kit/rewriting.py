@@ -14,7 +14,8 @@ from pydantic import Field
 
 from adversariallm.attacks._kit import chat
 from adversariallm.attacks._kit.structured import Answer, Form, UnreadableError, ask
-from adversariallm.core.protocols import ChatModel
+from adversariallm.core.config import FrozenConfig
+from adversariallm.core.protocols import ChatModel, Context
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Conversation, Reply
 
@@ -188,6 +189,55 @@ class Scorer:
 
     def _clean(self, text: str) -> str:
         return text if self.exact else chat.defused(text)
+
+
+class RewritingConfig(FrozenConfig):
+    """Options that both attacks have; defaults are those of the papers."""
+
+    attempts: int = Field(5, ge=1, description="replies asked for before the attacker has failed")
+    scorer_attempts: int = Field(
+        3, ge=1, description="replies asked for before a score or verdict stays open"
+    )
+    cutoff: int = Field(HIGHEST, ge=LOWEST, le=HIGHEST, description="score that counts as success")
+    stop_on_success: bool = Field(
+        True, description="end after the iteration or level of the first success"
+    )
+    attacker: AttackerDecoding = Field(AttackerDecoding(), description="decoding of the attacker")
+    scorer: ScorerDecoding = Field(ScorerDecoding(), description="decoding of the scorer")
+
+    def rewriter(
+        self, ctx: Context, system: str, goal: str, target: str, *, opened: bool = False
+    ) -> Rewriter:
+        """The attacker under the instructions of an asset.
+
+        Args:
+            ctx: helpers and assets.
+            system: id of the instructions.
+            goal: the request in words.
+            target: how an answer should begin.
+            opened: begin the attacker's JSON for it.
+        """
+        return Rewriter(
+            model=ctx.helpers["attacker"],
+            system=chat.fill(ctx.assets[system], goal=goal, target_str=target),
+            init=ctx.assets["pair/init"],
+            feedback=ctx.assets["pair/feedback"],
+            goal=goal,
+            target=target,
+            decoding=self.attacker,
+            attempts=self.attempts,
+            opened=opened,
+        )
+
+    def rater(self, ctx: Context, system: str, goal: str, *, exact: bool = False) -> Scorer:
+        """The scorer under the instructions of an asset; `exact` leaves verdict brackets."""
+        return Scorer(
+            model=ctx.helpers["scorer"],
+            system=chat.fill(ctx.assets[system], goal=goal),
+            decoding=self.scorer,
+            attempts=self.scorer_attempts,
+            exact=exact,
+        )
 
 
 def told_score(scored: Answer[int] | None) -> int:
