@@ -101,14 +101,14 @@ def _share(rows: Sequence[dict[Any, Any]], settings: Sequence[Setting]) -> None:
         alike.setdefault(key, []).append(row)
     for same in alike.values():
         cells = {
-            key: value
+            cell: value
             for row in same
-            for key, value in row.items()
-            if isinstance(key, tuple) and (key[0] != "attack_success" or key[2] == PLAIN)
+            for cell, value in row.items()
+            if isinstance(cell, tuple) and (cell[0] != "attack_success" or cell[2] == PLAIN)
         }
         for row in same:
-            for key, value in cells.items():
-                row.setdefault(key, value)
+            for cell, value in cells.items():
+                row.setdefault(cell, value)
 
 
 def _require_one_each(settings: Sequence[Setting], separate: bool) -> None:
@@ -116,7 +116,7 @@ def _require_one_each(settings: Sequence[Setting], separate: bool) -> None:
     for setting in settings:
         key = (setting.model, setting.defense, setting.knowledge)
         by_name.setdefault(key, []).append(setting)
-    for (model, defense, _), same in by_name.items():
+    for (model, defense, _knowledge), same in by_name.items():
         if len(same) > 1 and not separate:
             flat = [flatten({k: s.config.get(k) for k in IDENTITY}) for s in same]
             paths = sorted({p for f in flat for p in f if len({repr(g.get(p)) for g in flat}) > 1})

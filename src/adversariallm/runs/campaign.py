@@ -313,7 +313,9 @@ def _require_judges(found: Plan, settings: Settings) -> None:
     """Refuse a command whose judges lack a text or an option, before anything is loaded."""
     from adversariallm.runs.lookups import require_judge
 
-    names = {j for r in (*found.todo, *found.done) for j in r.task.spec.amounts.judges}
+    specs = [r.task.spec for r in (*found.todo, *found.done)]
+    names = {j for spec in specs for j in spec.amounts.judges}
+    names |= {j for spec in specs for d in spec.defense for j in d.supplies.get("judges", {})}
     for name in sorted(names):
         require_judge(name, settings.judges.get(name, {}))
 
