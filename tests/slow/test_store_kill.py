@@ -20,6 +20,7 @@ def test_two_hundred_kills_and_fifty_freezes(tmp_path: Path) -> None:
         roots=(str(tmp_path),), kills=200, stops=50, num_runs=400, num_steps=40, limit_s=800
     )
     report = stress(settings)
+    print(report)  # noqa: T201
     assert report.problems == [], report
     assert sum(report.kills.values()) >= 200
     assert report.stops >= 50
@@ -38,6 +39,7 @@ def test_fierce_contention_over_six_runs(tmp_path: Path) -> None:
         limit_s=800,
     )
     report = stress(settings)
+    print(report)  # noqa: T201
     assert report.problems == [], report
     assert report.highest_generation >= 10
 

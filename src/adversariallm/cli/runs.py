@@ -27,7 +27,10 @@ def list_runs(
     from adversariallm.runs.index import Index
 
     index = Index(existing_store(store))
-    paths = ("attack.name", "resolved.models", "fit.dataset", "fit.ids", "seed", "status")
+    paths = (
+        "attack.name", "resolved.models", "fit.dataset", "fit.ids", "seed", "status",
+        "parent.kind", "parent.run_id",
+    )  # fmt: skip
     try:
         found = index.select(where, paths)
     finally:
@@ -38,17 +41,20 @@ def list_runs(
         return
     shown = rows if limit == 0 else rows[:limit]
     titles = ("run_id", "attack", "model", "dataset", "items", "seed", "status", "judges")
+    if any(r["parent"] for r in shown):
+        titles = (*titles, "parent")
     columns([[_text(r[t]) for t in titles] for r in shown], titles=titles)
     say(f"{len(shown)} of {len(rows)} runs")
 
 
 def _row(run_id: str, values: tuple[Any, ...], beside: tuple[str, ...]) -> dict[str, Any]:
-    attack, models, dataset, ids, seed, status = values
+    attack, models, dataset, ids, seed, status, kind, parent = values
     scored = {n.split(".")[1] for n in beside if n.startswith("scores.")}
     judges = sorted(n.partition("-")[0] for n in scored)
     return {
         "run_id": run_id, "attack": attack, "dataset": dataset, "items": ids, "seed": seed,
         "model": [_model(m) for m in models or ()], "status": status, "judges": judges,
+        "parent": "" if parent is None else f"{kind} {parent[:8]}",
     }  # fmt: skip
 
 
