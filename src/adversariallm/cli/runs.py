@@ -40,7 +40,16 @@ def list_runs(
         say_json(rows)
         return
     shown = rows if limit == 0 else rows[:limit]
-    titles = ("run_id", "attack", "model", "dataset", "items", "seed", "status", "judges")
+    titles: tuple[str, ...] = (
+        "run_id",
+        "attack",
+        "model",
+        "dataset",
+        "items",
+        "seed",
+        "status",
+        "judges",
+    )
     if any(r["parent"] for r in shown):
         titles = (*titles, "parent")
     columns([[_text(r[t]) for t in titles] for r in shown], titles=titles)

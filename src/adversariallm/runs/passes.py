@@ -6,16 +6,11 @@ those of the first pass (`runs.campaign`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from adversariallm.core.budget import Budget
 from adversariallm.core.errors import ConfigError, NeedsError, StoreError
-from adversariallm.core.generation import GenerationConfig
-from adversariallm.core.plugins import ATTACKS
 from adversariallm.runs.campaign import (
     Command,
     Finished,
@@ -24,13 +19,13 @@ from adversariallm.runs.campaign import (
     carry_out_judging,
     run,
 )
+from adversariallm.runs.derive import Derive, Pass, extended, sampled, transferred
 from adversariallm.runs.files import CorruptRunError
 from adversariallm.runs.lookups import installed, open_store
 from adversariallm.runs.plan import Plan, Planned, Planner, Skipped, resources_key, skip_reason
-from adversariallm.runs.settings import Request, Settings, configure, explain_invalid, read
-from adversariallm.runs.shields import check_stack
-from adversariallm.runs.spec import Parent, RunSpec, Stopping
-from adversariallm.runs.stored import STATE, raisable, spec_of, task_of
+from adversariallm.runs.settings import Request, Settings, read
+from adversariallm.runs.spec import RunSpec
+from adversariallm.runs.stored import spec_of, task_of
 
 if TYPE_CHECKING:
     from adversariallm.runs.judging import View
@@ -49,28 +44,6 @@ KEYS = {
 }  # fmt: skip
 """What each pass takes, by the first part of the key."""
 _STAND_INS = {"model": "(stored)", "dataset": "(stored)", "attack": "(stored)"}
-_EXTENDABLE = ("done", "stopped: budget")
-
-_Derive = Callable[["_Pass", RunSpec, Mapping[str, Any], Settings], RunSpec]
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """What all runs of one pass share.
-
-    Attributes:
-        request: the command.
-        planner: looks models, defenses and judges up, each once.
-        store: where the stored runs are.
-    """
-
-    request: Request
-    planner: Planner
-    store: Store
-
-    def typed(self, key: str) -> bool:
-        """Whether the command says something about a key, or about a part of it."""
-        return any(k == key or k.startswith(f"{key}.") for k in self.request.typed)
 
 
 def sample(*arguments: str, **options: Any) -> Finished:
@@ -81,12 +54,12 @@ def sample(*arguments: str, **options: Any) -> Finished:
 
     Args:
         arguments: `out=`, `generation_config.*`, `completions=` (which steps), `judge=`, ...
-        options: see `_carry_out`.
+        options: `runs` (ids), `where` (filter terms), `watcher`, `workshop`; as for `judge`.
 
     Raises:
         ConfigError: something in the arguments is wrong; nothing was loaded.
     """
-    return _carry_out("sample", _sampled, arguments, **options)
+    return _carry_out("sample", sampled, arguments, **options)
 
 
 def transfer(*arguments: str, **options: Any) -> Finished:
@@ -94,13 +67,13 @@ def transfer(*arguments: str, **options: Any) -> Finished:
 
     Args:
         arguments: `out=`, `model=`, `models.*`, `defense=`, `generation_config.*`, ...
-        options: see `_carry_out`.
+        options: `runs` (ids), `where` (filter terms), `watcher`, `workshop`; as for `judge`.
 
     Raises:
         ConfigError: something in the arguments is wrong; nothing was loaded.
         NeedsError: none of the chosen runs can be sent, e.g. because its inputs are embeddings.
     """
-    return _carry_out("transfer", _transferred, arguments, **options)
+    return _carry_out("transfer", transferred, arguments, **options)
 
 
 def extend(*arguments: str, **options: Any) -> Finished:
@@ -108,13 +81,13 @@ def extend(*arguments: str, **options: Any) -> Finished:
 
     Args:
         arguments: `out=`, `attacks.NAME.num_steps=` or `budget.*`, ...
-        options: see `_carry_out`.
+        options: `runs` (ids), `where` (filter terms), `watcher`, `workshop`; as for `judge`.
 
     Raises:
         ConfigError: something in the arguments is wrong; nothing was loaded.
         NeedsError: none of the chosen runs can be extended, with the reason of the first.
     """
-    return _carry_out("extend", _extended, arguments, **options)
+    return _carry_out("extend", extended, arguments, **options)
 
 
 def judge(
@@ -147,7 +120,7 @@ def judge(
 
 def _carry_out(
     verb: str,
-    derive: _Derive,
+    derive: Derive,
     arguments: tuple[str, ...],
     *,
     runs: Sequence[str] = (),
@@ -190,7 +163,7 @@ def preview(
     verb: str, *arguments: str, runs: Sequence[str] = (), where: Sequence[str] = ()
 ) -> Plan:
     """What a pass with these arguments would do; nothing is loaded or written."""
-    derive = {"sample": _sampled, "transfer": _transferred, "extend": _extended}[verb]
+    derive = {"sample": sampled, "transfer": transferred, "extend": extended}[verb]
     return plan_pass(verb, arguments, runs, where, derive)[0]
 
 
@@ -199,7 +172,7 @@ def plan_pass(
     arguments: Sequence[str],
     runs: Sequence[str],
     where: Sequence[str],
-    derive: _Derive,
+    derive: Derive,
 ) -> tuple[Plan, Store, Settings]:
     """The runs that a pass amounts to; what cannot be done is skipped with the reason.
 
@@ -208,7 +181,7 @@ def plan_pass(
     """
     request, store = _opened(verb, arguments)
     settings = next(request.points())
-    shared = _Pass(request, Planner(installed(store)), store)
+    shared = Pass(request, Planner(installed(store)), store)
     planned: dict[str, Planned] = {}
     refused: list[Skipped] = []
     for run_id in choose(store, runs, where):
@@ -304,167 +277,3 @@ def _whole_id(store: Store, known: Sequence[str], text: str) -> str:
         what = "no run starts" if not found else f"{len(found)} runs start"
         raise StoreError(f"{what} with {text!r} in {store.root}; `runs list` shows all ids")
     return found[0]
-
-
-# What becomes of a stored run
-
-
-def _sampled(shared: _Pass, spec: RunSpec, header: Mapping[str, Any], point: Settings) -> RunSpec:
-    """The stored run with larger amounts, or a run of its own where the decoding differs."""
-    generation = _generation(spec, point)
-    changed = {"generation": generation, "amounts": _amounts(shared, spec, generation, point)}
-    if generation.per_sample() == spec.generation.per_sample():
-        return spec.model_copy(update=changed)
-    return _sending(spec, header).model_copy(update=changed)
-
-
-def _transferred(
-    shared: _Pass, spec: RunSpec, header: Mapping[str, Any], point: Settings
-) -> RunSpec:
-    """The inputs of a stored run, sent to what the command names."""
-    if shared.store.tensor_file(header["run_id"]) is not None:
-        raise NeedsError(
-            f"run {header['run_id'][:8]}: its inputs are embeddings of "
-            f"{' and '.join(m.name for m in spec.models)}; no other model reads them and no text "
-            "stands for them, so they cannot be transferred"
-        )
-    info = replace(ATTACKS.load(spec.attack.name).INFO, helpers={}, helper_needs={})
-    planner = shared.planner
-    shields = planner.shields(point)
-    models, gives = spec.models[:1], None
-    if shared.typed("model"):
-        found, gives = planner.models(point, replace(info, fits="many"))
-        models = tuple(found)
-    elif shared.typed("models"):
-        raise ConfigError("models.NAME.*: name the model as well, with model=NAME")
-    if gives is not None:
-        check_stack(shields, gives)
-    behind = tuple(planner.shield_spec(shield, point) for shield in shields)
-    generation = _generation(spec, point)
-    same = [m.identity for m in models] == [m.identity for m in spec.models]
-    if same and behind == spec.defense and generation == spec.generation:
-        raise NeedsError(
-            f"run {header['run_id'][:8]}: this is the model it was made for; give another model=, "
-            "models.NAME.system_prompt= or defense="
-        )
-    return _sending(spec, header).model_copy(
-        update={
-            "models": models,
-            "defense": behind,
-            "knowledge": "unaware",
-            "generation": generation,
-            "helpers": planner.helpers(info, shields, point),
-            "assets": planner.assets(shields),
-            "budget": point.budget,
-            "amounts": _amounts(shared, spec, generation, point),
-        }
-    )
-
-
-def _sending(spec: RunSpec, header: Mapping[str, Any]) -> RunSpec:
-    """A run that sends the stored inputs again and searches nothing."""
-    parent = spec.parent
-    if parent is None or parent.kind != "inputs":
-        who = "+".join(m.name for m in spec.models)
-        made_for = who + "".join(f" behind {d.name}" for d in spec.defense)
-        parent = Parent(run_id=header["run_id"], kind="inputs", made_for=made_for)
-    return spec.model_copy(
-        update={"parent": parent, "budget": Budget(), "stopping": Stopping(), "judge": None}
-    )
-
-
-def _extended(shared: _Pass, spec: RunSpec, header: Mapping[str, Any], point: Settings) -> RunSpec:
-    """The stored run with more steps."""
-    name, run_id = spec.attack.name, header["run_id"]
-    info = ATTACKS.load(name).INFO
-    option = raisable(name)
-    if option is None:
-        raise NeedsError(
-            f"run {run_id[:8]}: attack {name!r} cannot be extended: its earlier steps depend on "
-            "how many there will be, or it decides itself when it ends; run it again"
-        )
-    if spec.parent is not None and spec.parent.kind == "inputs":
-        raise NeedsError(f"run {run_id[:8]} sends stored inputs: extend the run it names")
-    if info.version != spec.attack.version:
-        raise NeedsError(
-            f"run {run_id[:8]}: it was made by version {spec.attack.version} of {name!r}, this is "
-            f"version {info.version}, which gives other results; run it again"
-        )
-    if info.cost == "sampling" and (spec.budget.limited or point.budget.limited):
-        raise NeedsError(
-            f"run {run_id[:8]}: its samples are the search, and a limit counted them; run it again"
-        )
-    if not str(header["status"]).startswith(_EXTENDABLE):
-        raise NeedsError(
-            f"run {run_id[:8]} ended by its own rule ({header['status']}), not for want of steps"
-        )
-    if not (shared.store.run_dir(run_id) / STATE).exists():
-        raise NeedsError(
-            f"run {run_id[:8]}: the state of its search was not stored (an older release, or a "
-            "bundle), so it cannot be extended; run it again with more steps"
-        )
-    changed = _raised(shared, spec, header, point, option)
-    amounts = _amounts(shared, spec, spec.generation, point)
-    parent = Parent(run_id=run_id, kind="extend", made_for="+".join(m.name for m in spec.models))
-    return spec.model_copy(update={**changed, "parent": parent, "amounts": amounts})
-
-
-def _raised(
-    shared: _Pass, spec: RunSpec, header: Mapping[str, Any], point: Settings, option: str
-) -> dict[str, Any]:
-    """The attack and the budget that an extended run has."""
-    name, run_id = spec.attack.name, header["run_id"]
-    given = point.attacks.get(name, {})
-    if set(given) - {option}:
-        other = sorted(set(given) - {option})[0]
-        raise ConfigError(
-            f"attacks.{name}.{other}: an extended run keeps its options; only {option} can grow"
-        )
-    before = spec.attack.options[option]
-    options = {**spec.attack.options, **given}
-    if options[option] < before:
-        raise NeedsError(f"run {run_id[:8]} has {option}={before} already")
-    limited = str(header["status"]).startswith("stopped: budget")
-    if limited and not shared.typed("budget"):
-        raise NeedsError(
-            f"run {run_id[:8]} ended because {header['status'].removeprefix('stopped: ')}; give a "
-            "larger budget.*"
-        )
-    if not limited and options[option] == before:
-        raise NeedsError(
-            f"run {run_id[:8]} has all its {before} steps; give attacks.{name}.{option}="
-        )
-    config = configure("attacks", name, options)
-    shared.planner.uses(f"attacks.{name}")
-    attack = spec.attack.model_copy(update={"options": config.semantic()})
-    budget = point.budget if shared.typed("budget") else spec.budget
-    return {"attack": attack, "budget": budget}
-
-
-def _generation(spec: RunSpec, point: Settings) -> GenerationConfig:
-    try:
-        return GenerationConfig(**{**spec.generation.model_dump(), **point.generation_config})
-    except ValidationError as error:
-        raise ConfigError(explain_invalid(error, "generation_config")) from None
-
-
-def _amounts(shared: _Pass, spec: RunSpec, generation: GenerationConfig, point: Settings) -> Any:
-    """How much is sampled and judged: as in the stored run where nothing else is said."""
-    judges = spec.amounts.judges
-    if shared.typed("judge"):
-        judges = point.judge
-        for name in judges:
-            shared.planner.judge(name, point)
-    count = spec.amounts.num_return_sequences
-    if "num_return_sequences" in point.generation_config:
-        count = generation.num_return_sequences
-    return spec.amounts.model_copy(
-        update={
-            "num_return_sequences": count,
-            "completions": point.completions
-            if shared.typed("completions")
-            else spec.amounts.completions,
-            "timing": point.timing if shared.typed("timing") else spec.amounts.timing,
-            "judges": judges,
-        }
-    )
