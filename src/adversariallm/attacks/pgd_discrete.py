@@ -9,7 +9,7 @@ Control losses ask that the free tokens are likely after what stands before them
 Deviations from the reference code: the discrete iterate is what decoding and encoding again gives,
 so every recorded input is reachable text; behaviors do not exchange solutions (mixing would make a
 result depend on its neighbors); the control losses are off unless asked for; target weights fall
-linearly; the variable is float32.
+linearly; the variable is float32. `optimizer=steepest` is ours.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from adversariallm.attacks._kit import projections
 from adversariallm.attacks._kit.adam import adam
 from adversariallm.attacks._kit.objectives import token_weighted
 from adversariallm.attacks._kit.slots import SlotProblem
+from adversariallm.attacks._kit.steepest import steepest
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.protocols import AttackInfo, Context, DifferentiableModel, Needs
 from adversariallm.core.types import Candidate, ModelInput, Segments, State, Task
@@ -61,7 +62,12 @@ class Config(FrozenConfig):
         "random", description="random rows, or the tokens of the initial text"
     )
     initial: str = Field("x", description="text repeated to fill the slots at the start")
-    learning_rate: float = Field(0.11, gt=0, description="Adam's rate before the restarts begin")
+    learning_rate: float = Field(0.11, gt=0, description="rate before the cycles begin")
+    optimizer: Literal["adam", "steepest"] = Field(
+        "adam",
+        description="adam, or steps that keep how tokens compare (ours, for short runs)",
+        json_schema_extra={"since": "1.0"},
+    )
     constant_steps: int = Field(100, ge=0, description="steps at the constant rate")
     cycle_steps: int = Field(60, ge=1, description="length of a cosine cycle after that")
     peak_rate: float = Field(0.325, gt=0, description="rate that each cycle moves to")
@@ -198,7 +204,10 @@ class Attack:
             at.moments, at.count, at.stale = {}, 0, 0
             return {"restart": True, "rate": rate}
         at.count += 1
-        direction, at.moments = adam(at.gradient, at.moments, at.count)
+        if c.optimizer == "adam":
+            direction, at.moments = adam(at.gradient, at.moments, at.count)
+        else:
+            direction, at.moments = steepest(at.gradient, problem.allowed, at.moments)
         at.x = projections.simplex(at.x - rate * direction)
         if c.noise:
             noise = torch.randn(at.x.shape, generator=ctx.rng.child("noise", step).torch())

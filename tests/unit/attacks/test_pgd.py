@@ -14,7 +14,9 @@ import torch
 
 from adversariallm.attacks import pgd, pgd_discrete
 from adversariallm.attacks._kit import projections
+from adversariallm.attacks._kit.adam import adam
 from adversariallm.attacks._kit.slots import SlotProblem
+from adversariallm.attacks._kit.steepest import steepest
 from adversariallm.core.rng import Rng
 from adversariallm.models.planted import PlantedModel
 from adversariallm.models.tiny import tiny_model
@@ -170,6 +172,67 @@ def test_a_gradient_that_is_zero_everywhere_changes_nothing(
     assert document.status == "done"
     assert torch.equal(tensors["step.3.0"], tensors["step.0.0"])
     assert not any(step.flags for step in document.runs[0].steps)
+
+
+def states(name: str, model: Any, **options: Any) -> list[dict[str, torch.Tensor]]:
+    """What each step stored to go on from, by tensor name."""
+    log = MemoryLog()
+    execute(spec(name, model, [behaviors()[0]], options=options), resources(name, model), log)
+    return [entry.tensors() for entry in log.entries if entry.kind == "step"]
+
+
+@pytest.mark.parametrize("space", ["embedding", "one_hot"])
+def test_every_step_has_a_fresh_gradient(tiny: Any, space: str) -> None:
+    found = states("pgd", tiny, num_steps=4, step_size=0.0, space=space)
+    first = found[0]["state.gradient"]
+    assert float(first.norm()) > 0
+    for step in found[1:-1]:
+        assert torch.equal(step["state.gradient"], first)
+
+
+def test_a_given_scale_is_the_unit_of_lengths(tiny: Any) -> None:
+    options = {"num_steps": 1, "step_unit": "scale", "step_size": 0.5, "projection": "linf"}
+    document, tensors = attack(tiny, embedding_scale=0.25, epsilon=0.3, **options)
+    assert document.runs[0].steps[0].note["scale"] == 0.25
+    change = (tensors["step.1.0"] - tensors["step.0.0"]).abs().max()
+    assert float(change) == pytest.approx(0.3 * 0.25, rel=1e-5)
+    own, _ = attack(tiny, **options)
+    norms = tiny.embedding_matrix().abs().amax(-1)
+    assert own.runs[0].steps[0].note["scale"] == pytest.approx(float(norms.mean()))
+
+
+@pytest.mark.parametrize("name", ["pgd", "pgd_discrete"])
+def test_what_is_optimized_is_float32_whatever_the_model_is(name: str) -> None:
+    low = tiny_model("llama", dtype="bfloat16")
+    for step in states(name, low, num_steps=2, optimizer="adam"):
+        assert {t.dtype for k, t in step.items() if k.startswith("state.")} == {torch.float32}
+
+
+def test_impatience_takes_up_the_best_text_with_a_fresh_optimizer(tiny: Any) -> None:
+    options = {"num_steps": 4, "prefix_tokens": 0, "suffix_tokens": 4, "patience": 1,
+               "learning_rate": 1e-6, "peak_rate": 1e-6}  # fmt: skip
+    document = run("pgd_discrete", tiny, [behaviors()[0]], options=options)
+    restarts = [s.note["restart"] for s in document.runs[0].steps]
+    assert restarts == [False, False, True, True, True]
+    found = states("pgd_discrete", tiny, **options)
+    for restarted, step in zip(restarts, found, strict=True):
+        rows = step["state.x"]
+        one_hot = torch.equal(rows, rows.round()) and bool((rows.sum(-1) == 1).all())
+        assert one_hot is restarted
+        if restarted:
+            assert "state.first" not in step and "state.second" not in step
+
+
+def test_steepest_steps_keep_how_tokens_compare() -> None:
+    gradient = torch.tensor([[3.0, 1.0, 2.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    allowed = torch.tensor([True, True, True, False])
+    direction, moments = steepest(gradient, allowed, {})
+    assert torch.allclose(direction[0], torch.tensor([1.0, -1.0, 0.0, 0.0]), atol=1e-6)
+    assert torch.equal(direction[1], torch.zeros(4))
+    again, _ = steepest(torch.zeros_like(gradient), allowed, moments)
+    assert torch.allclose(again, direction, atol=1e-6)  # the average keeps its shape
+    signs, _ = adam(gradient, {}, 1)
+    assert torch.allclose(signs[0, :3], torch.ones(3))  # Adam's first step cannot tell them apart
 
 
 def test_an_interval_longer_than_the_run_never_restarts(tiny: Any) -> None:
