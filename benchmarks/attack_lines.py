@@ -32,9 +32,8 @@ from adversariallm.reporting.load import read_documents
 from adversariallm.tokenization import ChatTokenizer
 
 SHORT = {"num_steps": 20, "search_width": 16, "topk": 64}
-PEOPLE = {"num_steps": 6, "population": 6, "mutation": 0.1, "num_elites": 0.2}
-PEOPLE |= {"mutation_tokens": 768}
-# attack and what else is typed; the number of steps that SmolLM2 computes in about a minute
+PEOPLE = {"num_steps": 5, "population": 4, "num_elites": 0.25, "mutation": 0}
+# attack, options and what else is typed; each takes SmolLM2 about a minute of one idle core
 CASES: dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
     "direct": ("direct", {}, ()),
     "prefilling": ("prefilling", {}, ()),
@@ -42,27 +41,33 @@ CASES: dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
     "gcg": ("gcg", SHORT, ()),
     "gcg_universal": (
         "gcg_universal",
-        {**SHORT, "num_steps": 10, "progressive": "false"},
-        ("datasets.starter_harmful.idx=range(0,2)", "held_out=range(2,4)"),
+        {**SHORT, "num_steps": 5, "search_width": 8, "progressive": "false"},
+        ("datasets.starter_harmful.idx=range(0,2)", "held_out=2"),
     ),
     "gcg_reinforce": (
         "gcg_reinforce",
-        {**SHORT, "num_steps": 8, "generation_length": 32, "judged_lengths": "[8,16]"},
+        {
+            **SHORT,
+            "num_steps": 4,
+            "search_width": 8,
+            "generation_length": 24,
+            "judged_lengths": "[8,16]",
+        },
         ("model=smollm2-guarded", "reward=refusal_prefix"),
     ),
     "gcg_refusal": (
         "gcg_refusal",
         {
-            "num_train": 16,
-            "num_validation": 8,
+            "num_train": 8,
+            "num_validation": 2,
             "max_target_tokens": 16,
-            "gcg": "{num_steps:10,search_width:16,topk:64}",
+            "gcg": "{num_steps:5,search_width:16,topk:64}",
         },
         ("model=smollm2-guarded",),
     ),
     "ample_gcg": (
         "ample_gcg",
-        {"num_suffixes": 8, "num_tokens": 12},
+        {"num_suffixes": 6, "num_tokens": 8},
         ("helpers.prompter=smollm2-135m",),
     ),
     "autodan ga": ("autodan", PEOPLE, ("helpers.mutator=smollm2-135m",)),
@@ -71,9 +76,9 @@ CASES: dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
         {**PEOPLE, "variant": "hga"},
         ("helpers.mutator=smollm2-135m",),
     ),
-    "beast": ("beast", {"num_tokens": 12, "k1": 6, "k2": 6}, ()),
-    "pgd": ("pgd", {"num_steps": 20}, ()),
-    "pgd_discrete": ("pgd_discrete", {"num_steps": 20}, ()),
+    "beast": ("beast", {"num_tokens": 8, "k1": 4, "k2": 4}, ()),
+    "pgd": ("pgd", {"num_steps": 10}, ()),
+    "pgd_discrete": ("pgd_discrete", {"num_steps": 10}, ()),
 }
 LOWERS = ("gcg", "gcg_refusal", "beast", "random_search", "pgd")  # must end below the start
 LEDGERS = ("setup", "optimization", "sampling", "diagnosis")
