@@ -234,13 +234,24 @@ def resources_of(store: Store, task: RunTask, workshop: Workshop) -> Resources:
 
 
 def stored_inputs(store: Store, task: RunTask) -> StoredInputs:
-    """The inputs of the parent; its exact ids count where tokenizer and template are the same."""
+    """The inputs of the parent.
+
+    Its exact ids count where tokenizer and template are the same, and where the user says that a
+    server continues ids of its own tokenizer.
+    """
     assert task.spec.parent is not None
     document = store.read(task.spec.parent.run_id)
     made_with = [m["identity"].get("chat") for m in document["resolved"]["models"]]
-    asked = [m.identity.get("chat") for m in task.spec.models]
-    exact = all(chat is not None and chat == made_with[0] for chat in asked)
+    exact = all(_reads_ids(m.identity, made_with[0]) for m in task.spec.models)
     return StoredInputs(document, store.tensor_file(task.spec.parent.run_id), exact)
+
+
+def _reads_ids(identity: Mapping[str, Any], made_with: Any) -> bool:
+    endpoint = identity.get("endpoint")
+    if endpoint is not None:
+        return "token_ids" in endpoint["capabilities"]
+    chat = identity.get("chat")
+    return chat is not None and chat == made_with
 
 
 def _carry_out(
