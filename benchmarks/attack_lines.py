@@ -106,12 +106,8 @@ def command(name: str, store: Path) -> list[str]:
 def carry_out(name: str, store: Path) -> tuple[str | None, float]:
     """Run one case in its own store; the reason where it could not be, and the seconds."""
     began = time.monotonic()
-    try:
-        adversariallm(command(name, store))
-    except SystemExit as ended:
-        if ended.code:
-            return f"ended with status {ended.code}", time.monotonic() - began
-    return None, time.monotonic() - began
+    status = adversariallm(command(name, store))
+    return (f"ended with status {status}" if status else None), time.monotonic() - began
 
 
 def line(
