@@ -152,3 +152,28 @@ def test_models_with_different_tokenizers_are_refused() -> None:
     models[1].chat.codec.content_hash = "another"
     with pytest.raises(NeedsError, match="2 different tokenizers"):
         run("gcg_universal", models, [other])
+
+
+CHANGED: dict[str, object] = {
+    "num_steps": 4,
+    "search_width": 6,
+    "topk": 4,
+    "initial": "x x x",
+    "join": "none",
+    "progressive": False,
+    "progressive_models": False,
+    "allow_non_ascii": True,
+}
+
+
+def test_every_option_changes_something() -> None:
+    config = ATTACKS.load("gcg_universal").Config
+    assert set(CHANGED) == set(config.model_fields)
+    models = (harness.contract_model(), harness.contract_model())
+
+    def shape(**options: object) -> list[object]:
+        document = run("gcg_universal", models, behaviors()[:2], options=options)
+        return [(s.model_input, s.note, s.ledgers["optimization"]) for s in document.runs[0].steps]
+
+    plain = shape()
+    assert [f for f, value in CHANGED.items() if shape(**{f: value}) == plain] == []
