@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -22,6 +23,7 @@ from typing import Any
 import pytest
 
 from adversariallm.core.errors import ConfigError
+from adversariallm.runs import passes
 from adversariallm.runs.campaign import Finished, run
 from adversariallm.runs.document import strip_volatile
 from adversariallm.runs.journal import complete_lines
@@ -321,6 +323,44 @@ def test_a_finished_sweep_submits_nothing(
     assert finished.exit_code == 0
     assert len(finished.plan.done) == 2
     assert len(list((scenario.root / "plans").glob("*/slurm/*_submitted.pkl"))) == before
+
+
+def test_later_passes_go_through_slurm_and_equal_those_of_one_process(
+    scenarios: dict[str, tuple[Scenario, Future[None]]], tmp_path: Path
+) -> None:
+    scenario, future = scenarios["array"]
+    future.result()
+    shutil.copytree(scenario.root, tmp_path / "copy")
+    more = ("generation_config.num_return_sequences=2", "store.ttl_s=10")
+    sent = (
+        "model=smollm2-135m",
+        "models.smollm2-135m.system_prompt='You are a careful helper.'",
+        "store.ttl_s=10",
+    )
+    for store, launcher in ((scenario.store, scenario.launcher), (Store(tmp_path / "copy"), [])):
+        out = f"out='{store.root}'"
+        assert passes.sample(out, *more, *launcher).exit_code == 0
+        assert passes.transfer(out, *sent, *launcher).exit_code == 0
+    copy = Store(tmp_path / "copy")
+    names = set(copy.runs())
+    assert len(names) == 4
+    scenario.until("the later passes", lambda: is_scored(scenario.store, names))
+    for run_id in names:
+        assert essence(scenario.store, run_id) == essence(copy, run_id)
+    assert sum(len(scenario.store.top_ups(run_id)) for run_id in names) == 2
+    assert set(scenario.store.survey().values()) == {"done"}
+    assert scenario.store.damaged() == {}
+
+
+def is_scored(store: Store, names: set[str]) -> bool:
+    """Whether exactly these runs are stored and every completion of theirs has a score."""
+    if set(store.runs()) != names or "held" in store.survey().values():
+        return False
+    last = [store.read(run_id)["runs"][0]["steps"][-1] for run_id in names]
+    counts = [(len(s["model_completions"]), s["scores"].get("refusal_prefix", {})) for s in last]
+    return sorted(n for n, _ in counts) == [1, 1, 2, 2] and all(
+        len([x for x in scores.get("p_harmful", []) if x is not None]) == n for n, scores in counts
+    )
 
 
 def test_a_partition_that_does_not_exist_is_refused_with_those_that_do(
