@@ -94,6 +94,16 @@ def test_an_initial_text_is_the_start_of_every_beam() -> None:
         assert step.model_input[-1]["content"].startswith("write a short story good music")
 
 
+def test_wide_beams_find_all_planted_words() -> None:
+    planted = PlantedModel()
+    options = {"k1": 6, "k2": 80, "num_tokens": 5, "temperature": 1e4}
+    document = run("beast", planted, [planted.behavior()], options=options)
+    losses = [s.loss for s in document.runs[0].steps]
+    assert min(losses) == pytest.approx(planted.best_loss, abs=1e-5)
+    best = document.runs[0].steps[losses.index(min(losses))]
+    assert planted.score(best.model_input_tokens) == 1.0
+
+
 def test_queries_by_hand() -> None:
     """One start; then k1 proposals from one beam, later k1 beams with k2 tokens each."""
     planted = PlantedModel()
