@@ -55,6 +55,8 @@ Rows = list[tuple[str, list[Trial]]]
 AXES: tuple[tuple[Axis, str], ...] = (
     ("steps", "step"),
     ("flops", "FLOPs spent (search and answers)"),
+    ("queries", "queries (search and answers)"),
+    ("seconds", "seconds of search"),
 )
 
 
@@ -173,7 +175,7 @@ def _series_name(setting: Setting, labels: Mapping[str, str]) -> str:
 def _charts(
     groups: Groups, labels: Mapping[str, str], threshold: float | None
 ) -> list[dict[str, Any]]:
-    """Attack success by step and by FLOPs, a pair for each data set and judge, perhaps model."""
+    """Attack success by each known budget, for each data set and judge, perhaps model."""
     panels: dict[tuple[str, ...], Rows] = {}
     for setting, group in groups:
         for judge in judges_of(group):
@@ -194,7 +196,7 @@ def _charts(
             charts.append(
                 {
                     "title": visible_line(f"{dataset}, judged by {judge}{where}"),
-                    "plots": [_plot(rows, axis, title) for axis, title in AXES],
+                    "plots": _plots(rows),
                     "legend": [name for name, _ in rows],
                 }
             )
@@ -216,10 +218,17 @@ def _joined(
     }
 
 
-def _plot(rows: Sequence[tuple[str, list[Trial]]], axis: Axis, x_title: str) -> dict[str, Any]:
-    series = [
-        Series(name, success_curve(trials, axis, band="simultaneous")) for name, trials in rows
-    ]
+def _plots(rows: Rows) -> list[dict[str, Any]]:
+    """One plot for each axis on which anything is known; steps always."""
+    found = []
+    for axis, title in AXES:
+        series = [Series(n, success_curve(t, axis, band="simultaneous")) for n, t in rows]
+        if axis == "steps" or any(len(s.curve.x) for s in series):
+            found.append(_plot(series, axis, title))
+    return found
+
+
+def _plot(series: Sequence[Series], axis: Axis, x_title: str) -> dict[str, Any]:
     numbers = [
         [s.label, quantity(x), percent(v), f"{percent(a)} to {percent(b)}", int(n)]
         for s in series

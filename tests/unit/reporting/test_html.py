@@ -172,3 +172,11 @@ def test_more_curves_than_colors_get_a_chart_for_each_model() -> None:
     assert few.count("judged by refusal_prefix</h3>") == 1
     for model in models:
         assert many.count(f"judged by refusal_prefix, {model}</h3>") == 1
+
+
+def test_a_budget_has_a_chart_where_it_is_known() -> None:
+    own = render_report([fake_document([[1.0], [0.0]], attack="bon", timing="exclusive")])
+    shared = render_report([fake_document([[1.0], [0.0]], attack="bon")])
+    for page, expected in ((own, 1), (shared, 0)):
+        assert page.count("Attack success by queries") == 1
+        assert page.count("Attack success by seconds of search") == expected
