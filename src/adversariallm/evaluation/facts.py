@@ -113,14 +113,14 @@ def setting_of(document: Document) -> Setting:
     config["dataset"] = {k: used[k] for k in ("dataset", "content_hash") if k in used}
     origin = document["config"].get("parent")
     if origin is not None:  # which run it started from differs from item to item
-        made_for = document.get("resolved", {}).get("parent", {}).get("made_for", "")
-        config["parent"] = {"kind": origin["kind"], "made_for": made_for}
+        config["parent"] = {"kind": origin["kind"]}
     if len(fitted.get("ids", ())) > 1:  # a universal attack: its fit set is part of what it is
         config["fit"] = fitted
     defense = "+".join(filter(None, map(_name, document["config"].get("defense") or ())))
     attack = _name(document["config"].get("attack")) or "(unknown attack)"
     if origin is not None and origin["kind"] == "inputs":
-        made_for = config["parent"]["made_for"]
+        made_for = document.get("resolved", {}).get("parent", {}).get("made_for", "")
+        config["parent"]["made_for"] = made_for
         attack += f", inputs made for {made_for}" if made_for else ", inputs of a stored run"
     return Setting(
         key=stable_hash(config),

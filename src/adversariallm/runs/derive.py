@@ -119,8 +119,7 @@ def extended(shared: Pass, spec: RunSpec, header: Mapping[str, Any], point: Sett
     option = _checked_option(shared, spec, header, point)
     changed = _raised(shared, spec, header, point, option)
     amounts = _amounts(shared, spec, spec.generation, point)
-    made_for = "+".join(m.name for m in spec.models)
-    parent = Parent(run_id=header["run_id"], kind="extend", made_for=made_for)
+    parent = Parent(run_id=header["run_id"], kind="extend")
     return spec.model_copy(update={**changed, "parent": parent, "amounts": amounts})
 
 

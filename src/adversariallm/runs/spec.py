@@ -102,7 +102,7 @@ class Parent(FrozenConfig):
         run_id: which.
         kind: `inputs`: its stored inputs are sent again, to this run's model and with this run's
             decoding, and nothing is searched. `extend`: the search goes on behind its last step.
-        made_for: the models, and the defense, that its inputs were made for.
+        made_for: the models, and the defense, that inputs sent again were made for.
     """
 
     run_id: str

@@ -12,6 +12,7 @@ import pytest
 
 from adversariallm.core.errors import ConfigError, NeedsError, StoreError
 from adversariallm.core.plugins import ATTACKS
+from adversariallm.evaluation.facts import setting_of
 from adversariallm.runs import campaign, passes
 from adversariallm.runs.document import strip_volatile
 from adversariallm.runs.replay import replay
@@ -114,6 +115,22 @@ def test_stored_inputs_are_tokenized_for_the_other_model(
             assert len(step["model_completions"]) == (k == best)
         assert len(store.scores(run_id)) == 1
         assert replay(store, run_id, workshop=workshop).passed
+
+
+def test_reports_keep_passes_apart_and_their_items_together(
+    store: Store, models: tuple[str, str], workshop: Workshop
+) -> None:
+    first = list(store.runs())
+    sent = passes.transfer(out(store), *loading(models[1]), workshop=workshop).run_ids
+    longer = passes.extend(out(store), "attacks.random_search.num_steps=3", workshop=workshop)
+    settings = [
+        {setting_of(store.header(run_id)).key for run_id in ids}
+        for ids in (first, sent, longer.run_ids)
+    ]
+    assert [len(keys) for keys in settings] == [1, 1, 1]
+    assert len(set.union(*settings)) == 3
+    label = setting_of(store.header(sent[0])).attack
+    assert label == f"random_search, inputs made for {models[0]}"
 
 
 def test_a_system_prompt_is_another_model(
