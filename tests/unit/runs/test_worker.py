@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from adversariallm.core.errors import ModelError
-from adversariallm.runs import passes, topup, worker
+from adversariallm.runs import execute, passes, topup, worker
+from adversariallm.runs.claim import StopRequested
+from adversariallm.runs.execute import Event
 from adversariallm.runs.launch.batch import Batch
 from adversariallm.runs.launch.pilot import fly
 from adversariallm.runs.launch.progress import Follower
@@ -130,6 +132,31 @@ def test_completions_that_cannot_be_added_are_a_failure_that_is_tried_again_on_r
     finished = passes.sample(*words, "retry=true", workshop=workshop)
     assert [o.detail for o in finished.outcomes] == ["3 completions added"] * 2
     assert small_store.damaged() == {}
+
+
+def test_a_pass_that_is_stopped_goes_on_where_it_was(
+    small_store: Store, sampled: Plan, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execute, "COMPLETION_BATCH", 1)
+    task = sampled.done[0].task
+    made: list[int] = []
+    stopping = Store(small_store.root, stop=lambda: len(made) == 2)
+
+    def count(event: Event) -> None:
+        if event.kind == "completions":
+            made.append(event.values["left"])
+
+    with pytest.raises(StopRequested):
+        run_one(stopping, task, workshop, on_event=count)
+    assert made == [2, 1]
+    assert small_store.status(task.spec.run_id, "topup") == "released"
+    assert small_store.top_ups(task.spec.run_id) == []
+    outcome = run_one(small_store, task, workshop, on_event=count)
+    assert outcome.detail == "3 completions added"
+    assert made == [2, 1, 0]
+    (part,) = small_store.top_ups(task.spec.run_id)
+    assert [len(row["append"]["model_completions"]) for row in part.rows] == [1, 1, 1]
+    assert replay(small_store, task.spec.run_id, workshop=workshop).passed
 
 
 def test_a_batch_of_judgings_alone(small_store: Store, workshop: Workshop) -> None:
