@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -95,15 +95,21 @@ class Batch:
         """Read a batch that `save` wrote.
 
         Raises:
-            StoreError: There is none.
+            StoreError: There is none, or another release wrote it.
         """
         try:
             first, *lines = path.read_bytes().splitlines()
         except (OSError, ValueError) as error:
             raise StoreError(f"{path} holds no plan ({error}); repeat the command") from None
-        tasks = tuple(RunTask.model_validate_json(line) for line in lines)
         head = decode(first, path)
+        known = {field.name for field in fields(cls)} | {"ids"}
+        if set(head) - known:
+            raise StoreError(
+                f"{path} was written by another release (it has {sorted(set(head) - known)[0]!r}); "
+                "repeat the command with this one"
+            )
+        tasks = tuple(RunTask.model_validate_json(line) for line in lines)
         head.pop("ids")
-        head["pairs"] = tuple(tuple(pair) for pair in head["pairs"])
-        head["tracking"] = tuple(head["tracking"])
+        head["pairs"] = tuple(tuple(pair) for pair in head.get("pairs", ()))
+        head["tracking"] = tuple(head.get("tracking", ()))
         return cls(root=path.absolute().parents[2], tasks=tasks, **head)

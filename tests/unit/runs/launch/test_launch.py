@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -103,6 +104,17 @@ def test_a_command_and_its_repetition_share_a_name() -> None:
 def test_a_missing_plan_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="repeat the command"):
         Batch.load(tmp_path / "tasks.jsonl")
+
+
+def test_plans_of_other_releases_are_read_or_refused(tmp_path: Path) -> None:
+    path = batch(tmp_path).save()
+    head, _, rest = path.read_bytes().partition(b"\n")
+    older = {k: v for k, v in json.loads(head).items() if k not in ("pairs", "view", "tracking")}
+    path.write_bytes(json.dumps(older).encode() + b"\n" + rest)
+    assert Batch.load(path) == batch(tmp_path)
+    path.write_bytes(json.dumps({**older, "later": 1}).encode() + b"\n" + rest)
+    with pytest.raises(StoreError, match="written by another release .it has 'later'"):
+        Batch.load(path)
 
 
 # Pilots
