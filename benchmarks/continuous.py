@@ -4,12 +4,12 @@ Goals: PGD without a constraint brings the target loss below 0.1 on every behavi
 reaches a lower loss of reachable text than random search on at least 6 of 8, at equal FLOPs. It is
 compared with GCG as well. All three edit 20 suffix tokens; a search goes on until it has spent both
 the FLOPs and the processor seconds of PGD-Discrete, so that one run answers both questions.
-PGD-Discrete runs 150 steps with the lengths of its schedules scaled by 150/5000, or as `--tuned`
+PGD-Discrete runs 150 steps with the lengths of its schedules scaled by 150/5000, or as `--short`
 says. Seconds are processor seconds of one thread, which other load stretches less than a clock.
 
-    python benchmarks/continuous.py --work DIR [--seconds 450] [--only ATTACK ...] [--json FILE]
+    python benchmarks/continuous.py --work DIR [--short] [--seconds 450] [--part 0/2] [--json FILE]
 
-Finished cells (attack, behavior) are files in the work folder: call it again to go on.
+Cells (attack, behavior) are files in the work folder, unfinished ones too: call it again to go on.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from adversariallm import load_dataset, load_model
 from adversariallm.core.budget import Meter
@@ -32,7 +34,7 @@ from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.plugins import ATTACKS
 from adversariallm.core.protocols import Context
 from adversariallm.core.rng import Rng
-from adversariallm.core.types import Behavior, Task
+from adversariallm.core.types import Behavior, State, Task
 from adversariallm.models.metered import MeteredModel
 
 STEPS = 150
@@ -41,8 +43,11 @@ TOKENS = 20
 START = " ".join(["x"] * TOKENS)
 PUBLISHED = {"constant_steps": 100, "cycle_steps": 60, "anneal_steps": 250}
 SCALED = {name: max(2, round(steps * SHARE)) for name, steps in PUBLISHED.items()}
-# The lengths of the schedules, rates and factor of `--tuned` were chosen on behaviors 20 and 21.
-TUNED = {"constant_steps": 10, "cycle_steps": 15, "anneal_steps": 20}
+SHORT = {
+    "optimizer": "steepest", "initialization": "text", "constant_steps": STEPS, "peak_rate": 0.11,
+    "anneal_steps": 5, "entropy_factor": 0.6, "patience": 15,
+}  # fmt: skip
+"""Looked for on the first steps of behavior 20 alone, which is none of the eight."""
 ATTACKS_BY_CELL: dict[str, tuple[str, dict[str, Any]]] = {
     "pgd": ("pgd", {"num_steps": 100}),
     "pgd_discrete": (
@@ -56,7 +61,7 @@ TABLE = ("random_search", "gcg")
 MORE = 1.15
 PGD_GOAL = 0.1
 WINS_GOAL = 6 / 8
-GUESS_S = {"pgd": 45.0, "pgd_discrete": 150.0, "random_search": 150.0, "gcg": 150.0}
+GUESS_S = {"pgd": 12.0, "pgd_discrete": 155.0, "random_search": 180.0, "gcg": 180.0}
 
 
 @dataclass(frozen=True)
@@ -68,37 +73,69 @@ class Point:
     seconds: float
 
 
-def search(model: Any, name: str, options: Mapping[str, Any], item: Behavior) -> Iterator[Point]:
-    """One search, step by step, without sampling any answer."""
-    module = ATTACKS.load(name)
-    meter = Meter()
-    context = Context(
-        models=(MeteredModel(model, meter, role="model"),),  # type: ignore[arg-type]
-        rng=Rng.root(0).child(name, item.conversation.key),
-        meter=meter,
-        generation=GenerationConfig(),
-        log=lambda **values: None,
-    )
-    start, best = time.process_time(), float("inf")
-    candidates = module.Attack(module.Config(**options)).search(Task((item,), (item,)), context)
-    for candidate in candidates:
-        (loss,) = candidate.losses
-        best = best if loss is None else min(best, loss)
-        spent = meter.total.total("setup", "optimization").flops
-        yield Point(best, float(spent), time.process_time() - start)
+class Cell:
+    """One search, step by step, that can be put away and taken up again; no answer is sampled."""
+
+    def __init__(self, name: str, options: Mapping[str, Any], item: Behavior, part: Path) -> None:
+        """Take up what `part` holds."""
+        self.name, self.options, self.item, self.part = name, options, item, part
+        self.points: list[Point] = []
+        self.once: list[str] = []
+        self.state: State | None = None
+        if part.exists():
+            with safe_open(part, "pt") as file:
+                held = json.loads(file.metadata()["cell"])
+                tensors = {key: file.get_tensor(key) for key in file.keys()}
+            self.points = [Point(*row) for row in held["points"]]
+            self.once = held["once"]
+            self.state = State(held["values"], tensors, step=len(self.points) - 1)
+
+    def steps(self, model: Any) -> Iterator[Point]:
+        """Go on behind the last finished step."""
+        module = ATTACKS.load(self.name)
+        meter = Meter()
+        meter.once_keys |= set(self.once)
+        context = Context(
+            models=(MeteredModel(model, meter, role="model"),),  # type: ignore[arg-type]
+            rng=Rng.root(0).child(self.name, self.item.conversation.key),
+            meter=meter,
+            generation=GenerationConfig(),
+            log=lambda **values: None,
+            state=self.state,
+        )
+        before = self.points[-1] if self.points else Point(float("inf"), 0.0, 0.0)
+        best, start = before.loss, time.process_time()
+        attack = module.Attack(module.Config(**self.options))
+        for candidate in attack.search(Task((self.item,), (self.item,)), context):
+            (loss,) = candidate.losses
+            best = best if loss is None else min(best, loss)
+            spent = meter.total.total("setup", "optimization").flops
+            seconds = time.process_time() - start
+            self.points.append(Point(best, before.flops + spent, before.seconds + seconds))
+            self.once, self.state = sorted(meter.once_keys), candidate.state
+            yield self.points[-1]
+
+    def put_away(self) -> None:
+        """Keep the finished steps and what the next one needs."""
+        if self.state is None:
+            return
+        rows = [[p.loss, p.flops, p.seconds] for p in self.points]
+        held = {"points": rows, "once": self.once, "values": dict(self.state.values)}
+        tensors = {key: t.contiguous() for key, t in self.state.tensors.items()}
+        save_file(tensors, self.part, metadata={"cell": json.dumps(held)})
 
 
 class Board:
     """Cells in a folder, made when they are asked for and there is time left."""
 
     def __init__(self, work: Path, deadline: float, cells: Mapping[str, Any]) -> None:
-        """Use `work`; nothing starts after `deadline` (monotonic seconds)."""
+        """Use `work`; no step starts after `deadline` (monotonic seconds)."""
         self.work, self.deadline, self.cells = work, deadline, cells
         self._model: Any = None
 
     @property
     def model(self) -> Any:
-        """The model, loaded once and warmed up."""
+        """The model, loaded once."""
         if self._model is None:
             self._model = load_model("smollm2-135m")
         return self._model
@@ -117,32 +154,31 @@ class Board:
             return None
         return [Point(*row) for row in json.loads(path.read_text())["points"]]
 
-    def make(self, cell: str, item: Behavior) -> list[Point] | None:
-        """The cell, computed if it is missing and its guessed time fits before the deadline."""
-        found = self.read(cell, item)
-        if found is not None or time.monotonic() + GUESS_S[cell] > self.deadline:
-            return found
+    def make(self, cell: str, item: Behavior) -> None:
+        """Compute the cell as far as time allows."""
         until = self.read("pgd_discrete", item) if cell in TABLE else None
-        if cell in TABLE and until is None:
-            return None
-        name, options = self.cells[cell]
-        clock, points = time.monotonic(), []
-        for point in search(self.model, name, options, item):
-            points.append(point)
+        waits = cell in TABLE and until is None
+        if waits or self.read(cell, item) is not None or time.monotonic() > self.deadline:
+            return
+        path = self.path(cell, item)
+        search = Cell(*self.cells[cell], item, path.with_suffix(".safetensors"))
+        for point in search.steps(self.model):
             if cell == "pgd" and point.loss < PGD_GOAL:
                 break
             if until is not None and _beyond(point, until[-1]):
                 break
-        rows = [[p.loss, p.flops, p.seconds] for p in points]
-        wall = time.monotonic() - clock
-        self.path(cell, item).write_text(json.dumps({"points": rows, "wall_s": wall}))
-        last = points[-1]
+            if time.monotonic() > self.deadline:
+                search.put_away()
+                return
+        rows = [[p.loss, p.flops, p.seconds] for p in search.points]
+        path.write_text(json.dumps({"points": rows}))
+        search.part.unlink(missing_ok=True)
+        last = search.points[-1]
         print(
-            f"  {item.id} {cell}: loss {last.loss:.3f}, {len(points) - 1} steps, "
-            f"{last.flops:.2e} FLOPs, {last.seconds:.0f} of {wall:.0f} s",
+            f"  {item.id} {cell}: loss {last.loss:.3f}, {len(rows) - 1} steps, "
+            f"{last.flops:.2e} FLOPs, {last.seconds:.0f} s",
             flush=True,
         )
-        return points
 
 
 def _beyond(point: Point, end: Point) -> bool:
@@ -224,9 +260,10 @@ def main() -> int:
     parser.add_argument("--work", type=Path, required=True, help="folder of finished cells")
     parser.add_argument("--behaviors", type=int, default=8)
     parser.add_argument("--first", type=int, default=0, help="index of the first behavior")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="start nothing later")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
+    parser.add_argument("--part", default="0/1", help="I/N: compute every N-th behavior from I on")
     parser.add_argument("--only", nargs="+", choices=list(ATTACKS_BY_CELL), default=None)
-    parser.add_argument("--tuned", action="store_true", help="schedules tuned on other behaviors")
+    parser.add_argument("--short", action="store_true", help="options of ours for short runs")
     parser.add_argument("--set", type=json.loads, default={}, help="more options of pgd_discrete")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -234,7 +271,7 @@ def main() -> int:
     options.work.mkdir(parents=True, exist_ok=True)
     cells = dict(ATTACKS_BY_CELL)
     name, base = cells["pgd_discrete"]
-    cells["pgd_discrete"] = (name, {**base, **(TUNED if options.tuned else {}), **options.set})
+    cells["pgd_discrete"] = (name, {**base, **(SHORT if options.short else {}), **options.set})
     only = options.only or list(cells)
     board = Board(options.work, time.monotonic() + options.seconds, cells)
     items = list(load_dataset("starter_harmful"))[options.first :][: options.behaviors]
@@ -245,7 +282,8 @@ def main() -> int:
         f"{guess / 60:.0f} min on one idle core",
         flush=True,
     )
-    for item in items:
+    index, count = map(int, options.part.split("/"))
+    for item in items[index::count]:
         for cell in only:
             board.make(cell, item)
     rows = [row_of(board, item) for item in items]
