@@ -111,8 +111,8 @@ def test_a_pad_id_inside_the_prompt_is_read_like_any_other() -> None:
 def test_a_wrong_option_of_the_inner_gcg_is_refused_before_the_run() -> None:
     with pytest.raises(ValueError, match="search_width"):
         gcg_refusal.Config(gcg={"search_width": 0})
-    with pytest.raises(ValueError, match="widht"):
-        gcg_refusal.Config(gcg={"widht": 3})
+    with pytest.raises(ValueError, match="searchwidth"):
+        gcg_refusal.Config(gcg={"searchwidth": 3})
 
 
 class Ablated:
