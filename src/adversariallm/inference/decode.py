@@ -234,7 +234,7 @@ class Decoder:
             StorePlan(self.store, 0, positions[: len(rows)], list(map(key_width, ends))),
             positions,
             ids=torch.tensor(last, device=self.forward.device)[:, None],
-            tiles=self.policy.decode,
+            products=self.policy.decoding,
         )
         width = self.store.width
         executed = self.arch.products(count) + self.arch.projection(count)

@@ -19,7 +19,7 @@ from adversariallm.core.errors import ModelError
 from adversariallm.inference import attention
 from adversariallm.inference.attention import Plan
 from adversariallm.inference.cache import PassThrough
-from adversariallm.inference.numerics import RowInvariant
+from adversariallm.inference.numerics import Products, RowInvariant
 
 
 class Forward:
@@ -117,7 +117,7 @@ class Forward:
         ids: torch.Tensor | None = None,
         embeddings: torch.Tensor | None = None,
         pick: tuple[Sequence[int], Sequence[int]] | None = None,
-        tiles: Sequence[int] | None = None,
+        products: Products | None = None,
     ) -> torch.Tensor:
         """Logits at the picked places; call inside `attached`.
 
@@ -127,7 +127,7 @@ class Forward:
             ids: `[B, T]` ids, or
             embeddings: `[B, T, d]` vectors.
             pick: batch rows and offsets whose logits are wanted; None for the last of each row.
-            tiles: verified row counts for products; None to leave products alone.
+            products: how products are computed; None to leave them alone.
 
         Returns:
             `[N, V]` logits in the model's own type, N = number of picked places.
@@ -135,10 +135,12 @@ class Forward:
         batch, length = positions.shape
         rows, offsets = pick if pick is not None else (range(batch), [length - 1] * batch)
         inputs = {"input_ids": ids} if embeddings is None else {"inputs_embeds": embeddings}
-        exact = tiles is None or (batch * length in tiles and not self.has_experts)
-        mode = (
-            nullcontext() if exact and _head_fits(len(rows), tiles) else RowInvariant(tiles or ())
+        exact = products is None or (
+            not self.has_experts
+            and products.leaves_alone(batch * length)
+            and products.leaves_alone(len(rows))
         )
+        mode = nullcontext() if products is None or exact else RowInvariant(products)
         with attention.active(plan), self._picking(rows, offsets), mode:
             out = self.model(
                 **inputs,
@@ -168,10 +170,6 @@ class Forward:
             yield
         finally:
             handle.remove()
-
-
-def _head_fits(rows: int, tiles: Sequence[int] | None) -> bool:
-    return tiles is None or rows in tiles
 
 
 def _unwrapped(model: Any) -> Any:

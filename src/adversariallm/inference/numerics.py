@@ -1,8 +1,8 @@
 """Row-invariant matrix products: which row counts give the same bits, and how to use only those.
 
 A product's row depends on the number of rows beside it, because libraries choose kernels by shape.
-Here every product is cut into tiles whose row counts were seen to agree. Measuring them is
-`selfcheck`'s work, not this module's.
+Here every product is cut into tiles whose row counts were seen to agree, with the kernel that was
+chosen. Measuring them is `selfcheck`'s work, not this module's.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from adversariallm.inference.kernels import Kernel
+
 
 @dataclass(frozen=True)
 class RowPolicy:
@@ -25,16 +27,40 @@ class RowPolicy:
         prefill: tile sizes for many positions, ascending; all give the same bits.
         decode: tile sizes for one position per row, ascending; all give the same bits.
         verified: whether an end-to-end comparison on this machine confirmed it.
+        kernel: name of the product kernel (`kernels.NAMES`).
     """
 
     prefill: tuple[int, ...]
     decode: tuple[int, ...]
     verified: bool = False
+    kernel: str = "torch"
 
     @property
     def fixed(self) -> bool:
         """Whether every product has one single shape (safe mode)."""
         return len(self.prefill) == len(self.decode) == 1
+
+    @property
+    def filling(self) -> Products:
+        """Products of many positions."""
+        return Products(self.prefill, Kernel.filling(self.kernel))
+
+    @property
+    def decoding(self) -> Products:
+        """Products of one position per row."""
+        return Products(self.decode, Kernel.decoding(self.kernel))
+
+
+@dataclass(frozen=True)
+class Products:
+    """How products of activations with weights are computed: in which tiles, by which kernel."""
+
+    tiles: tuple[int, ...]
+    kernel: Kernel = Kernel()
+
+    def leaves_alone(self, rows: int) -> bool:
+        """Whether the library's own product of that many rows is already what is wanted."""
+        return self.kernel.plain and rows in self.tiles
 
 
 SAFE_POLICY = RowPolicy(prefill=(32,), decode=(16,))
@@ -91,10 +117,10 @@ class RowInvariant(TorchFunctionMode):
     Batched products (attention) are left alone; attention has its own rules (`attention`).
     """
 
-    def __init__(self, tiles: Sequence[int]) -> None:
-        """Use these tile sizes."""
+    def __init__(self, products: Products) -> None:
+        """Use these tile sizes and this kernel."""
         super().__init__()
-        self.tiles = tuple(tiles)
+        self.tiles, self.kernel = products.tiles, products.kernel
 
     def __torch_function__(
         self,
@@ -104,19 +130,53 @@ class RowInvariant(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Reroute `linear`, `mm`, `addmm` and `matmul` with a 2-D weight."""
+        if func not in _PRODUCTS:
+            return func(*args, **kwargs) if kwargs else func(*args)
         kwargs = kwargs or {}
-        if func is F.linear:
-            x, rest = args[0], args[1:]
-            if x.numel() and not kwargs.keys() & {"input"}:
-                return tiled_product(x, self.tiles, lambda m: F.linear(m, *rest, **kwargs))
-        elif func is torch.addmm and x_is_rows(args, 3):
-            bias, x, weight = args
-            return tiled_product(x, self.tiles, lambda m: torch.addmm(bias, m, weight, **kwargs))
-        elif func in (torch.mm, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__):
-            if x_is_rows(args, 2) and args[1].dim() == 2:
-                x, weight = args
-                return tiled_product(x, self.tiles, lambda m: torch.matmul(m, weight))
-        return func(*args, **kwargs)
+        found = as_product(func, args, kwargs)
+        if found is None:
+            return func(*args, **kwargs)
+        x, weight, bias, product = found
+        if weight is None or not self.kernel.takes(x, weight):
+            return tiled_product(x, self.tiles, product)
+        return tiled_product(x, self.tiles, lambda m: self.kernel(m, weight, bias))
+
+
+Found = tuple[
+    torch.Tensor, torch.Tensor | None, torch.Tensor | None, Callable[[torch.Tensor], torch.Tensor]
+]
+_MATMULS = (torch.mm, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)
+_PRODUCTS = frozenset({F.linear, torch.addmm, *_MATMULS})
+
+
+def as_product(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Found | None:
+    """See a call as a product of activations with a weight.
+
+    Returns:
+        Activations `[..., K]`, weight `[N, K]` and bias `[N]` (a weight of None where the call can
+        only be repeated as it is), and the library's own product of `[m, K]` rows; None where it
+        is no such product.
+    """
+    if func is F.linear:
+        return _as_linear(args, kwargs)
+    if func is torch.addmm and x_is_rows(args, 3):
+        bias, x, weight = args
+        seen = weight.t() if not kwargs and bias.dim() == 1 else None
+        return x, seen, bias, lambda m: torch.addmm(bias, m, weight, **kwargs)
+    if func in _MATMULS and x_is_rows(args, 2) and args[1].dim() == 2:
+        x, weight = args
+        return x, weight.t(), None, lambda m: torch.matmul(m, weight)
+    return None
+
+
+def _as_linear(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found | None:
+    if "input" in kwargs or len(args) < 2 or not args[0].numel():
+        return None
+    x, rest = args[0], args[1:]
+    bias = rest[1] if len(rest) > 1 else kwargs.get("bias")
+    return x, rest[0], bias, lambda m: F.linear(m, *rest, **kwargs)
 
 
 def x_is_rows(args: Sequence[Any], count: int) -> bool:

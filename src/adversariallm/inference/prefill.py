@@ -151,7 +151,7 @@ class Prefill:
             plan,
             positions.clamp(max=self.forward.context_length - 1),
             pick=([i for i, _ in pick], [o for _, o in pick]),
-            tiles=self.policy.prefill,
+            products=self.policy.filling,
             **self._inputs(batch, length),
         )
         for (i, _), row in zip(ends, logits, strict=False):

@@ -137,7 +137,7 @@ class Scorer:
         plan = RecordingPlan(prefix, positions, [key_width(len(prefix) + used)])
         ids = torch.tensor([[*base[:used], *[0] * (length - used)]], device=self.forward.device)
         at = positions.clamp(max=self.forward.context_length - 1)
-        self.forward(plan, at, ids=ids, pick=([0], [0]), tiles=self.policy.prefill)
+        self.forward(plan, at, ids=ids, pick=([0], [0]), products=self.policy.filling)
         self._count(1, length, len(prefix), 1)
         return plan.extended(base[:used]), shares
 
@@ -151,7 +151,7 @@ class Scorer:
             SharedPlan(shared, positions, [key_width(before + p.item.length) for p in part]),
             positions.clamp(max=self.forward.context_length - 1),
             pick=([r for r, _ in at], [o for _, o in at]),
-            tiles=self.policy.prefill,
+            products=self.policy.filling,
             **self._inputs(part, longest),
         )
         cached = max(before + p.start for p in part)

@@ -29,17 +29,19 @@ from adversariallm.inference.cache import RaggedStore
 from adversariallm.inference.decode import Decoder
 from adversariallm.inference.flops import Architecture
 from adversariallm.inference.forward import Forward
-from adversariallm.inference.numerics import SAFE_POLICY, RowPolicy, x_is_rows
+from adversariallm.inference.kernels import Kernel, available
+from adversariallm.inference.numerics import SAFE_POLICY, RowPolicy, as_product
 from adversariallm.inference.prefill import Filling, Prefill
 from adversariallm.inference.prefix import Prefix
 from adversariallm.inference.requests import Request
 from adversariallm.inference.scoring import Item, Scorer
 
-ROW_COUNTS = (8, 16, 32, 64, 128, 256, 512)
+ROW_COUNTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+VETO = 1.5
 PROMPTS = (3, 40, 130, 17, 5)
 NEW_TOKENS = 3
 BOUNDS = {torch.float32: 1e-3, torch.float64: 1e-6}
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,13 @@ class Report:
     def from_dict(cls, row: Mapping[str, Any]) -> Report:
         """Inverse of `to_dict`."""
         policy = row["policy"]
-        tiles = {k: tuple(policy[k]) for k in ("prefill", "decode")}
-        return cls(**{**row, "policy": RowPolicy(**tiles, verified=policy["verified"])})
+        rebuilt = RowPolicy(
+            prefill=tuple(policy["prefill"]),
+            decode=tuple(policy["decode"]),
+            verified=policy["verified"],
+            kernel=policy.get("kernel", "torch"),
+        )
+        return cls(**{**row, "policy": rebuilt})
 
 
 def unchecked_report(forward: Forward, policy: RowPolicy) -> Report:
@@ -168,12 +175,28 @@ def _device_name(device: torch.device) -> str:
 Product = Callable[[torch.Tensor], torch.Tensor]
 
 
+@dataclass(frozen=True)
+class _Found:
+    """A product of the model: what it is called on, and how each kernel computes it."""
+
+    example: torch.Tensor
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+    library: Product
+
+    def by(self, kernel: Kernel) -> Product:
+        weight = self.weight
+        if weight is None or not kernel.takes(self.example, weight.detach()):
+            return self.library
+        return lambda x: kernel(x, weight.detach(), self.bias)
+
+
 class _Products(TorchFunctionMode):
     """Collects one product of every kind and shape that activations meet in the calls inside."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[Any, tuple[Product, torch.Tensor]] = {}
+        self.found: dict[Any, _Found] = {}
 
     def __torch_function__(
         self,
@@ -183,23 +206,62 @@ class _Products(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.linear and len(args) > 1:
-            self._keep(func, args[0], args[1:], lambda x: F.linear(x, *args[1:], **kwargs))
-        elif func is torch.addmm and x_is_rows(args, 3):
-            self._keep(func, args[1], args[2:], lambda x: torch.addmm(args[0], x, args[2]))
+        if func is F.linear or func is torch.addmm:
+            found = as_product(func, args, kwargs)
+            if found is not None and args[1].device.type != "meta":
+                x, weight, bias, product = found
+                key = (func, args[1].shape, len(args))
+                self.found.setdefault(key, _Found(x.detach(), weight, bias, product))
         return func(*args, **kwargs)
-
-    def _keep(self, func: Any, x: torch.Tensor, weights: Sequence[Any], product: Product) -> None:
-        if weights[0].device.type != "meta":
-            self.found.setdefault((func, weights[0].shape, len(weights)), (product, x.detach()))
 
 
 def measure_policy(forward: Forward) -> RowPolicy:
-    """The row counts to use, from all products that a short forward pass makes."""
+    """Kernel and row counts to use, from all products that a short forward pass makes.
+
+    The first kernel is taken whose bits allow tiles and which is not far slower than the library's:
+    bits decide, and a stopwatch only has a veto, so that a busy machine chooses the same.
+    """
     probe = torch.arange(8, device=forward.device)[None] % forward.num_embeddings
     with forward.lock, _Products() as products:
         forward.model(input_ids=probe, use_cache=False)
-    return choose_policy(group_row_counts(list(products.found.values())))
+    found = list(products.found.values())
+    for name in available(forward.dtype, forward.device):
+        policy = kernel_policy(found, name, forward.step)
+        if policy.kernel == "torch" or (not policy.fixed and not _far_slower(found, name)):
+            return policy
+    return SAFE_POLICY
+
+
+def kernel_policy(found: Sequence[_Found], name: str, step: int = 1) -> RowPolicy:
+    """The row counts that agree where all products run on this kernel.
+
+    While decoding, a row is a position: there only multiples of `Forward.step` are used, so that
+    element-wise kernels do not end in a scalar remainder.
+    """
+    kinds = (Kernel.filling(name), Kernel.decoding(name))
+    groups = [
+        group_row_counts([(f.by(kernel), f.example) for f in found])
+        for kernel in kinds[: 1 if kinds[0] == kinds[1] else 2]
+    ]
+    filling, decoding = choose_policy(groups[0]), choose_policy(groups[-1])
+    decode = tuple(rows for rows in decoding.decode if rows % step == 0)
+    if SAFE_POLICY in (filling, decoding) or not decode:
+        return replace(SAFE_POLICY, kernel=name)
+    return RowPolicy(filling.prefill, decode, kernel=name)
+
+
+def _far_slower(found: Sequence[_Found], name: str) -> bool:
+    """Whether the kernel takes more than `VETO` times the library's time for 64 rows."""
+    seconds = []
+    for kernel in (Kernel.filling(name), Kernel()):
+        best = float("inf")
+        for _ in range(3):
+            started = time.perf_counter()
+            for f in found:
+                f.by(kernel)(f.example.new_zeros(64, f.example.shape[-1]))
+            best = min(best, time.perf_counter() - started)
+        seconds.append(best)
+    return seconds[0] > VETO * seconds[1]
 
 
 def group_row_counts(products: Sequence[tuple[Product, torch.Tensor]]) -> list[tuple[int, ...]]:
@@ -215,12 +277,14 @@ def group_row_counts(products: Sequence[tuple[Product, torch.Tensor]]) -> list[t
         x = torch.randn(max(ROW_COUNTS), example.shape[-1], generator=generator)
         x = x.to(example.device, example.dtype)
         classes: list[torch.Tensor] = []
-        for rows in ROW_COUNTS:
-            first = product(x[:rows])[: min(ROW_COUNTS)]
-            known = (i for i, c in enumerate(classes) if torch.equal(c, first))
+        for rows in reversed(ROW_COUNTS):  # the longest first, so that every row is compared
+            out = product(x[:rows])
+            known = (i for i, c in enumerate(classes) if torch.equal(c[:rows], out))
             index = next(known, len(classes))
             if index == len(classes):
-                classes.append(first.clone())
+                classes.append(out)
+            elif not _position_free(product, x, rows, classes[index]):
+                index = -rows  # agrees with nothing
             signatures[rows] = (*signatures[rows], index)
     groups: dict[tuple[int, ...], list[int]] = {}
     for rows, signature in signatures.items():
@@ -228,10 +292,19 @@ def group_row_counts(products: Sequence[tuple[Product, torch.Tensor]]) -> list[t
     return [tuple(g) for g in groups.values()] if products else []
 
 
+def _position_free(product: Product, x: torch.Tensor, rows: int, known: torch.Tensor) -> bool:
+    """Whether a row that stands elsewhere in its tile keeps its bits."""
+    start = (len(known) - rows) // 2 + 1
+    end = min(start + rows, len(known))
+    if end - start < rows:
+        return True
+    return torch.equal(product(x[start:end]), known[start:end])
+
+
 def choose_policy(groups: Sequence[tuple[int, ...]]) -> RowPolicy:
     """Many sizes from few rows on for decode, large tiles for prefill; safe where nothing fits."""
-    small = [g for g in groups if g[0] <= 16]
-    large = [g for g in groups if g[0] <= 64]
+    small = [g for g in groups if g[0] <= 16 and g[-1] >= 16]
+    large = [g for g in groups if g[0] <= 64 <= g[-1]]
     if not small or not large:
         return SAFE_POLICY
     decode = max(small, key=lambda g: (len(g), -g[0]))

@@ -13,7 +13,13 @@ from transformers import MambaConfig, MambaForCausalLM
 
 from adversariallm.core.errors import ModelError
 from adversariallm.inference import SAFE_POLICY, Engine, Report, RowPolicy, selfcheck
-from adversariallm.inference.numerics import RowInvariant, padded_rows, split_rows, tiled_product
+from adversariallm.inference.numerics import (
+    Products,
+    RowInvariant,
+    padded_rows,
+    split_rows,
+    tiled_product,
+)
 from adversariallm.inference.selfcheck import choose_policy, group_row_counts
 
 from .conftest import build
@@ -28,9 +34,11 @@ def test_chosen_row_counts_give_equal_bits_for_every_weight(engines: Engines) ->
     x = torch.randn(256, 48, generator=torch.Generator().manual_seed(0))
     for module in engine.forward.model.modules():
         if isinstance(module, torch.nn.Linear) and module.in_features == 48:
-            for tiles in (policy.prefill, policy.decode):
-                small = module(x[: tiles[0]])
-                assert all(torch.equal(module(x[:t])[: tiles[0]], small) for t in tiles)
+            for products in (policy.filling, policy.decoding):
+                with torch.no_grad(), RowInvariant(products):
+                    whole = module(x)
+                    assert all(torch.equal(module(x[:t]), whole[:t]) for t in products.tiles)
+                    assert torch.equal(module(x[7:100]), whole[7:100])
 
 
 def test_row_counts_that_disagree_are_kept_apart() -> None:
@@ -39,11 +47,29 @@ def test_row_counts_that_disagree_are_kept_apart() -> None:
 
     x = torch.zeros(1, 7)
     groups = group_row_counts([(lambda x: 2 * x, x), (picky, x)])
-    assert sorted(groups) == [(8, 32, 128, 256, 512), (16, 64)]
+    others = tuple(n for n in selfcheck.ROW_COUNTS if n not in (16, 64))
+    assert sorted(groups) == sorted([others, (16, 64)])
     policy = choose_policy(groups)
-    assert policy.decode == policy.prefill == (8, 32, 128, 256, 512)
+    assert policy.decode == policy.prefill == others
     assert choose_policy([(8, 16, 32), (64, 128), (256,)]).prefill == (64, 128)
     assert choose_policy([]) == choose_policy([(128, 256)]) == SAFE_POLICY
+
+
+def test_decoded_rows_fill_whole_vectors(engines: Engines) -> None:
+    engine = engines("llama", torch.bfloat16)
+    assert engine.forward.step > 1
+    assert all(rows % engine.forward.step == 0 for rows in engine.policy.decode)
+
+
+def test_a_row_count_whose_last_rows_differ_is_kept_apart() -> None:
+    def ragged(x: torch.Tensor) -> torch.Tensor:
+        out = 2 * x
+        if x.shape[0] == 24:
+            out[-1] *= 1 + 1e-6
+        return out
+
+    groups = group_row_counts([(ragged, torch.zeros(1, 7))])
+    assert (24,) in groups and len(groups) == 2
 
 
 def test_the_probe_sees_every_shape_of_product(engines: Engines) -> None:
@@ -124,7 +150,7 @@ def test_tiled_products_equal_plain_ones_and_are_differentiable() -> None:
     assert sum(sizes) == 36 and set(sizes) <= {4, 8}
     (gradient,) = torch.autograd.grad(out.sum(), x)
     torch.testing.assert_close(gradient, weight.sum(0).expand_as(x))
-    with RowInvariant((4, 8)):
+    with RowInvariant(Products((4, 8))):
         torch.testing.assert_close(F.linear(x, weight), out)
         torch.testing.assert_close(torch.addmm(torch.ones(5).double(), x[0], weight.T), out[0] + 1)
         torch.testing.assert_close(x[0] @ weight.T, out[0])
