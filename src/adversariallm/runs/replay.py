@@ -23,7 +23,7 @@ from adversariallm.runs.files import CorruptRunError
 from adversariallm.runs.judging import View, judge_id_of, judge_rows
 from adversariallm.runs.provenance import environment
 from adversariallm.runs.runlog import MemoryEntry, MemoryLog
-from adversariallm.runs.stored import end_of, entries_of, lanes_of, task_of, tensors_of
+from adversariallm.runs.stored import end_of, entries_of, lanes_of, no_search, task_of, tensors_of
 from adversariallm.runs.worker import Workshop
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ class _Replay:
         left = wanted if self.limit is None else wanted[: self.limit]
         self.say(f"generating {len(left)} completions")
         log = MemoryLog([*self._entries(task), end_of(self.document)])
-        only_sending = replace(resources, search=_nothing)
+        only_sending = replace(resources, search=no_search)
         for start in range(0, len(left), COMPLETION_BATCH):
             part = left[start : start + COMPLETION_BATCH]
             steps = regenerate(task, only_sending, log, part)
@@ -405,11 +405,6 @@ class _Replay:
         if any(f.get("invariance") not in (None, "verified") for f in facts):
             return "results may depend on the batch on the machine of the run (invariance flag)"
         return "no recorded fact differs: hardware, environment variables, or a change of this code"
-
-
-def _nothing(task: Any, ctx: Any) -> Any:
-    """A search that is never asked: the steps are there."""
-    yield from ()
 
 
 def _edited(where: str, stored: str, found: str) -> Difference:

@@ -104,6 +104,11 @@ def end_of(document: Mapping[str, Any]) -> Entry:
     return MemoryEntry("end", {"status": document["status"], "remainder": remainder})
 
 
+def no_search(task: Task, ctx: Context) -> Generator[Candidate]:
+    """A search that has ended: the steps are there, only completions are wanted."""
+    yield from ()
+
+
 class StoredInputs:
     """A search that yields the inputs of a stored run, one step after the other.
 

@@ -25,7 +25,14 @@ from adversariallm.runs.provenance import provenance
 from adversariallm.runs.rewards import Rewards
 from adversariallm.runs.shields import DefenseJudge, defended
 from adversariallm.runs.spec import ModelSpec
-from adversariallm.runs.stored import STATE, Continued, StoredInputs, raisable, resumable
+from adversariallm.runs.stored import (
+    STATE,
+    Continued,
+    StoredInputs,
+    no_search,
+    raisable,
+    resumable,
+)
 from adversariallm.runs.topup import top_up
 
 if TYPE_CHECKING:
@@ -285,7 +292,9 @@ def _top_up(
     run_id, label = task.spec.run_id, task.spec.label
 
     def loaded(asked: RunTask) -> Resources:
-        return resources_of(store, asked, workshop)
+        resources = workshop.resources(asked)
+        sends = asked.spec.parent is not None and asked.spec.parent.kind == "inputs"
+        return replace(resources, search=no_search) if sends else resources
 
     try:
         added = top_up(store, task, loaded, on_event=on_event, retry=retry)

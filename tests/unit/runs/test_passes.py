@@ -133,6 +133,19 @@ def test_reports_keep_passes_apart_and_their_items_together(
     assert label == f"random_search, inputs made for {models[0]}"
 
 
+def test_what_a_pass_made_needs_its_parent_no_longer(
+    store: Store, models: tuple[str, str], workshop: Workshop
+) -> None:
+    first = list(store.runs())
+    sent = passes.transfer(out(store), *loading(models[1]), workshop=workshop).run_ids
+    for run_id in first:
+        store.set_aside(run_id)
+    more = "generation_config.num_return_sequences=2"
+    finished = passes.sample(out(store), more, runs=sent, workshop=workshop)
+    assert [o.detail for o in finished.outcomes] == ["3 completions added"] * 2
+    assert all(replay(store, run_id, workshop=workshop).passed for run_id in sent)
+
+
 def test_a_system_prompt_is_another_model(
     store: Store, models: tuple[str, str], workshop: Workshop
 ) -> None:
