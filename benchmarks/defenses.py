@@ -1,16 +1,17 @@
 """What each defense does to GCG, to harmless questions and to the bill, on the small guarded model.
 
-    python benchmarks/defenses.py [--out DIR] [--behaviors N] [--steps N] [--width N] [--harmless N]
-                                  [--tokens N] [--defenses NAME ...] [--adaptive NAME ...]
-                                  [--only search|transfer|harmless|adaptive ...] [--json FILE]
+    python benchmarks/defenses.py [--out DIR] [--first N] [--behaviors N] [--steps N] [--width N]
+                                  [--plain N] [--tokens N] [--defenses NAME ...]
+                                  [--adaptive NAME ...] [--json FILE]
+                                  [--only search|transfer|plain|adaptive ...]
 
 The behaviors are refused ones with the lowest starting loss, so that searches of a size for one CPU
 can succeed. Suffixes are found on the bare model (`search`), sent to the defended one (`transfer`:
-the unaware attacker), and found through the defense where its gradients pass (`adaptive`).
-Over-refusal and accuracy are measured behind every defense (`harmless`). All parts can be stopped
-and repeated; what is stored in DIR is not done again. Goals: fewer of the suffixes that work on the
-bare model work behind SmoothLLM and behind the perplexity filter; the adaptive attacker gets more
-through the perplexity filter than the unaware one.
+the unaware attacker), and found through the defense where its gradients pass (`adaptive`). Requests
+as they are, harmful and harmless, are asked behind every defense (`plain`). All parts can be
+stopped and repeated; what is stored in DIR is not done again. Goals: fewer of the suffixes that
+work on the bare model work behind SmoothLLM and behind the perplexity filter; the adaptive attacker
+gets more through the perplexity filter than the unaware one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ DEFENSES = (
 EASIEST = (7, 9, 5, 0, 24, 39, 29, 28)
 """Items of `starter_harmful` that the model refuses, by the loss of their target at the start."""
 ADAPTIVE = ("perplexity_filter", "system_prompt")
-PARTS = ("search", "transfer", "harmless", "adaptive")
+PARTS = ("search", "transfer", "plain", "adaptive")
 GCG = "attack_success/starter_harmful/gcg/refusal_prefix"
 
 
@@ -47,10 +48,11 @@ def shared(arguments: argparse.Namespace) -> list[str]:
 
 def searching(arguments: argparse.Namespace) -> list[str]:
     """A GCG run that ends once an answer is no refusal."""
+    items = EASIEST[arguments.first : arguments.first + arguments.behaviors]
     return [
         f"model={MODEL}",
         "dataset=starter_harmful",
-        f"datasets.starter_harmful.idx={list(EASIEST[: arguments.behaviors])}",
+        f"datasets.starter_harmful.idx={list(items)}",
         "attack=gcg",
         f"attacks.gcg.num_steps={arguments.steps}",
         f"attacks.gcg.search_width={arguments.width}",
@@ -62,14 +64,14 @@ def searching(arguments: argparse.Namespace) -> list[str]:
     ]
 
 
-def harmless(arguments: argparse.Namespace) -> list[list[str]]:
-    """Benign questions and questions with an answer key, behind every defense and behind none."""
+def plain(arguments: argparse.Namespace) -> list[list[str]]:
+    """Harmful requests, benign ones and questions with an answer key, defended and not."""
     every = ["none", *arguments.defenses]
-    chosen = f"range(0,{arguments.harmless})"
+    chosen = f"range(0,{arguments.plain})"
     common = [f"model={MODEL}", "attack=direct", f"defense={','.join(every)}"]
     return [
         [*common, f"dataset={name}", f"datasets.{name}.idx={chosen}", *shared(arguments)]
-        for name in ("starter_benign", "starter_utility")
+        for name in ("starter_harmful", "starter_benign", "starter_utility")
     ]
 
 
@@ -95,7 +97,7 @@ def do(part: str, arguments: argparse.Namespace, workshop: Workshop) -> None:
             words = [f"defense={name}", "knowledge=adaptive"]
             run(*searching(arguments), *words, workshop=workshop)
     else:
-        for words in harmless(arguments):
+        for words in plain(arguments):
             run(*words, workshop=workshop)
 
 
@@ -122,9 +124,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("out/defenses"))
     parser.add_argument("--behaviors", type=int, default=len(EASIEST))
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--width", type=int, default=16)
-    parser.add_argument("--harmless", type=int, default=20)
+    parser.add_argument("--plain", type=int, default=20)
     parser.add_argument("--defenses", nargs="+", default=list(DEFENSES))
     parser.add_argument("--adaptive", nargs="*", default=list(ADAPTIVE))
     parser.add_argument("--tokens", type=int, default=32)
