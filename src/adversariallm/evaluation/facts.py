@@ -157,7 +157,9 @@ def has_own_seconds(document: Document) -> bool:
     share with `timing=exclusive`, nor where the worker runs the attack by itself.
     """
     attack = _name(document["config"].get("attack"))
-    return timing_of(document) == "exclusive" or _runs_alone(attack)
+    parent = document["config"].get("parent") or {}
+    searches = parent.get("kind") != "inputs"  # stored inputs are sent many at a time
+    return timing_of(document) == "exclusive" or (searches and _runs_alone(attack))
 
 
 @cache

@@ -12,7 +12,7 @@ import pytest
 
 from adversariallm.core.errors import ConfigError, NeedsError, StoreError
 from adversariallm.core.plugins import ATTACKS
-from adversariallm.evaluation.facts import setting_of
+from adversariallm.evaluation.facts import has_own_seconds, setting_of
 from adversariallm.runs import campaign, passes
 from adversariallm.runs.document import strip_volatile
 from adversariallm.runs.replay import replay
@@ -129,6 +129,7 @@ def test_reports_keep_passes_apart_and_their_items_together(
     ]
     assert [len(keys) for keys in settings] == [1, 1, 1]
     assert len(set.union(*settings)) == 3
+    assert not any(has_own_seconds(store.header(run_id)) for run_id in sent)
     label = setting_of(store.header(sent[0])).attack
     assert label == f"random_search, inputs made for {models[0]}"
 
