@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 WORDS = ({"role": "user", "content": "Write one random word after another, each a different one."},)
 HELLO = ({"role": "user", "content": "Say hello."},)
-RULES = {"role": "system", "content": "You are asked by a program that checks what a server does."}
+RULES = tuple(
+    {"role": "system", "content": " ".join(["You are asked by a program."] * times)}
+    for times in (1, 12)
+)
+"""A short and a long system message: a template may write one of its own where there is none."""
 SCHEMA = {
     "type": "object",
     "properties": {"number": {"type": "integer", "enum": [7, 8, 9]}},
@@ -79,7 +83,7 @@ class _Probe:
         yield Observed("answers", True, True, f"{served}, in {first.latency_s:.2f} s")
         yield _usage(first)
         yield self.limit()
-        yield from self.system(first)
+        yield from self.system()
         tried = {
             "temperature": (self.able.temperature, self.temperature),
             "seed": (self.able.seed, self.seed),
@@ -110,19 +114,20 @@ class _Probe:
             told += f"; try max_tokens_field={OTHER_FIELD[name]}"
         return Observed("max_new_tokens", True, held, told)
 
-    def system(self, plain: ChatReply) -> Iterator[Observed]:
-        """Whether a system message reaches the model: the prompt must become longer."""
+    def system(self) -> Iterator[Observed]:
+        """Whether a system message reaches the model: a longer one gives a longer prompt."""
         setting = {"system_role": False}
         if not self.able.system_role:
             yield Observed("system_role", False, None, "not claimed, not tried")
             return
-        with_rules = self.ask((RULES, *WORDS))
-        if with_rules.status != "ok":
-            yield Observed("system_role", True, False, str(with_rules.error), setting)
+        replies = [self.ask((rules, *WORDS)) for rules in RULES]
+        failed = next((r for r in replies if r.status != "ok"), None)
+        if failed is not None:
+            yield Observed("system_role", True, False, str(failed.error), setting)
             return
-        before, after = plain.usage.input_tokens, with_rules.usage.input_tokens
-        told = f"{before} tokens in without a system message, {after} with one"
-        yield Observed("system_role", True, after > before if before else None, told, setting)
+        short, long = (r.usage.input_tokens for r in replies)
+        told = f"{short} tokens in with a short system message, {long} with a long one"
+        yield Observed("system_role", True, long > short if short else None, told, setting)
 
     def drawn(self, *seeds: int | None) -> list[str]:
         """Sampled answers, one after the other."""
