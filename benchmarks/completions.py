@@ -1,11 +1,12 @@
 """What it costs to answer every step of a GCG run, beside the search itself.
 
-Two runs through the whole package: one with the published search width, for the seconds and FLOPs
-of a step, and one with many cheap steps, for those of a completion (answers of different steps
-share batches, as they do in a long run). The share for `--steps` steps is computed from both, and
-the output says so. Seconds are processor seconds, which other work on the machine stretches less.
+Two runs through the whole package: one with a wide search, for the cost of a candidate, and one
+with many cheap steps, for that of a gradient and of a completion (answers of different steps share
+batches, as they do in a long run). The share for `--steps` steps of `--width` candidates is
+computed from these, and the output says so. Seconds are processor seconds, which other work on the
+machine stretches less.
 
-    python benchmarks/completions.py [--width 512] [--completions 48] [--json FILE]
+    python benchmarks/completions.py [--measured-width 128] [--completions 48] [--json FILE]
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from adversariallm.runs.campaign import preview
 from adversariallm.runs.execute import Event, execute
 from adversariallm.runs.runlog import MemoryLog
 from adversariallm.runs.worker import Workshop
+
+FEW = 2  # candidates of the cheap steps
 
 
 def measure(
@@ -57,6 +60,11 @@ def measure(
     }
 
 
+def at_width(width: int, measured: int, cost: float, few: float) -> float:
+    """Cost of a step of `width` candidates, from steps of `measured` and of `FEW` candidates."""
+    return few + (width - FEW) * (cost - few) / (measured - FEW)
+
+
 def main() -> int:
     """Print both costs and the shares."""
     parser = argparse.ArgumentParser(
@@ -64,32 +72,45 @@ def main() -> int:
     )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--width", type=int, default=512, help="candidates per step")
+    parser.add_argument("--measured-width", type=int, default=512, help="candidates measured")
     parser.add_argument("--steps", type=int, default=250, help="steps that the share is about")
     parser.add_argument("--measured", type=int, default=3, help="steps measured at that width")
     parser.add_argument("--completions", type=int, default=48, help="completions measured")
     parser.add_argument("--new-tokens", type=int, default=256)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    minutes = (args.measured * args.width * 0.15 + args.completions * 3) / 60
+    minutes = (args.measured * args.measured_width * 0.15 + args.completions * 3) / 60
     print(f"about {minutes:.0f} minutes of one core with SmolLM2-135M")
     workshop = Workshop()
-    search = measure(workshop, args.model, args.width, args.measured, args.new_tokens, "none")
-    print(f"a step of {args.width} candidates: {search['step_seconds']:.1f} processor seconds")
-    answer = measure(workshop, args.model, 2, args.completions - 1, args.new_tokens, "all")
-    print(
-        f"a completion: {answer['completion_seconds']:.2f} processor seconds (mean of "
-        f"{answer['completions']}, {answer['tokens']:.0f} tokens each, limit {args.new_tokens})"
+    search = measure(
+        workshop, args.model, args.measured_width, args.measured, args.new_tokens, "none"
     )
-    seconds = (args.steps * search["step_seconds"], (args.steps + 1) * answer["completion_seconds"])
-    flops = (args.steps * search["step_flops"], (args.steps + 1) * answer["completion_flops"])
+    print(f"a step of {args.measured_width} candidates: {search['step_seconds']:.1f} s")
+    answer = measure(workshop, args.model, FEW, args.completions - 1, args.new_tokens, "all")
+    print(
+        f"a step of {FEW} candidates: {answer['step_seconds']:.2f} s; a completion: "
+        f"{answer['completion_seconds']:.2f} s (mean of {answer['completions']}, "
+        f"{answer['tokens']:.0f} tokens each, limit {args.new_tokens})"
+    )
+    step = {
+        unit: at_width(args.width, args.measured_width, search[unit], answer[unit])
+        for unit in ("step_seconds", "step_flops")
+    }
+    count = args.steps + 1
+    seconds = (args.steps * step["step_seconds"], count * answer["completion_seconds"])
+    flops = (args.steps * step["step_flops"], count * answer["completion_flops"])
     shares = {"seconds": seconds[1] / sum(seconds), "flops": flops[1] / sum(flops)}
     if args.json:
         found = {"search": search, "answer": answer, "shares": shares, "load": os.getloadavg()[0]}
         args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     print(
+        f"extrapolated from {args.measured} steps of {args.measured_width} candidates, "
+        f"{args.completions - 1} of {FEW}, and {answer['completions']} completions; "
+        f"load {os.getloadavg()[0]:.1f}"
+    )
+    print(
         f"completions: {shares['seconds']:.1%} of seconds and {shares['flops']:.1%} of FLOPs "
-        f"of a run of {args.steps} steps that are all answered (extrapolated from {args.measured} "
-        f"steps and {answer['completions']} completions; load {os.getloadavg()[0]:.1f})"
+        f"of a run of {args.steps} steps of {args.width} candidates, all answered"
     )
     return 0
 
