@@ -30,7 +30,7 @@ from adversariallm.core.protocols import (
     Work,
 )
 from adversariallm.core.types import Reply
-from adversariallm.defenses._kit.defended import Ask, Defended, bare
+from adversariallm.defenses._kit.defended import Ask, Defended, bare, check_model
 from adversariallm.defenses._kit.perplexity import Measured, Perplexity, calibrated
 from adversariallm.defenses._kit.replies import WITHHELD, charged, marked, withheld
 from adversariallm.defenses._kit.requests import Request
@@ -238,8 +238,10 @@ def wrap(model: ChatModel, config: Config, supplies: Supplies) -> ChatModel:
     """The model behind the filter, its threshold calibrated where none is given.
 
     Raises:
+        NeedsError: the model gives no probabilities and is to be the scorer.
         ConfigError: the calibration prompts are harmful, or none can be measured.
     """
+    check_model(model, INFO, config)
     scorer = bare(model) if config.scorer == "model" else supplies.helpers["defense"]
     measure = Perplexity(cast("WhiteBoxModel", scorer), config.window)
     if config.threshold is not None:

@@ -132,7 +132,7 @@ def test_an_own_small_model_measures_instead(tiny: LocalModel) -> None:
     model: Any = wrap(echo_model(), Config(threshold=0.001, scorer="helper"), supplies)
     assert [r.finish_reason for r in ask(model, PLAIN, "")] == ["content_filter", "stop"]
     with pytest.raises(NeedsError, match="'perplexity_filter' needs tokens, logits of the model"):
-        filtered(echo_model(), threshold=1.0)
+        filtered(echo_model(), PLAIN)
 
 
 @pytest.mark.parametrize(
