@@ -19,6 +19,10 @@ DEPTH = 320
 oneDNN adds in one chain, whose rounding error grows with its length: over 576 to 1536 terms logits
 were up to twice as far from a float64 forward as the library's; over at most 320 they are as near.
 """
+HEAD = 4
+"""Weights with more than this many times as many outputs as inputs are output heads: there one
+product adds little error, few rows are computed, and copying the weight in parts would cost most.
+"""
 BACKWARD_DEPTH = 2048
 
 
@@ -94,7 +98,8 @@ def _cuts(length: int, depth: int | None) -> list[slice]:
 def _product(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, depth: int | None
 ) -> torch.Tensor:
-    first, *others = _cuts(x.shape[1], depth)
+    outputs, inputs = weight.shape
+    first, *others = _cuts(inputs, None if outputs > HEAD * inputs else depth)
     if not others:
         return _onednn(x.contiguous(), weight, bias)
     # a strided slice of a weight would take a reference routine that is slower by thousands

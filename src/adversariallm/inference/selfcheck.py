@@ -37,7 +37,10 @@ from adversariallm.inference.requests import Request
 from adversariallm.inference.scoring import Item, Scorer
 
 ROW_COUNTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+MOVED = 64
+"""Up to this many rows it is tried whether a row's place in the tile matters."""
 VETO = 1.5
+"""A kernel is refused only if it takes this many times as long as the library's."""
 PROMPTS = (3, 40, 130, 17, 5)
 NEW_TOKENS = 3
 BOUNDS = {torch.float32: 1e-3, torch.float64: 1e-6}
@@ -283,7 +286,7 @@ def group_row_counts(products: Sequence[tuple[Product, torch.Tensor]]) -> list[t
             index = next(known, len(classes))
             if index == len(classes):
                 classes.append(out)
-            elif not _position_free(product, x, rows, classes[index]):
+            elif rows <= MOVED and not _position_free(product, x, rows, classes[index]):
                 index = -rows  # agrees with nothing
             signatures[rows] = (*signatures[rows], index)
     groups: dict[tuple[int, ...], list[int]] = {}
