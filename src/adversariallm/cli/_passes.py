@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from adversariallm.runs.campaign import Finished
 
 Overrides = Annotated[list[str], typer.Argument(help="out=DIR and other key=value")]
 Ids = Annotated[
@@ -17,22 +13,31 @@ Ids = Annotated[
 Where = Annotated[
     list[str] | None, typer.Option(help="Stored runs by a filter, e.g. attack=gcg,seed>=2.")
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print problems only.")]
 
 
 def carry_out(
-    work: Callable[..., Finished],
+    verb: str,
     overrides: list[str],
     ids: list[str] | None,
     where: list[str] | None,
+    dry_run: bool,
     quiet: bool,
 ) -> None:
     """Run a pass with progress, then print the summary of the runs it is about."""
     from adversariallm.cli._console import Reporter
+    from adversariallm.cli.plan import show_plan
     from adversariallm.cli.run import show_results
+    from adversariallm.runs import passes
+    from adversariallm.runs.campaign import Command
 
+    chosen = (tuple(ids or ()), tuple(where or ()))
+    if dry_run:
+        show_plan(passes.preview(verb, *overrides, runs=chosen[0], where=chosen[1]))
+        return
     with Reporter(quiet=quiet) as reporter:
-        finished = work(*overrides, runs=ids or (), where=where or (), watcher=reporter)
+        finished = passes.repeat(Command(verb, tuple(overrides), *chosen), watcher=reporter)
     if not quiet:
         show_results(finished.store.root, finished.run_ids)
     if finished.failed and not quiet:

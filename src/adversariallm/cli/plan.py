@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adversariallm.cli._app import OVERRIDES
+
+if TYPE_CHECKING:
+    from adversariallm.runs.plan import Plan
 
 CONTEXT = OVERRIDES
 
@@ -20,7 +23,7 @@ def command(
     limit: Annotated[int, typer.Option(help="How many runs to list.")] = 20,
 ) -> None:
     """List the runs that the overrides ask for, and what is skipped and why."""
-    from adversariallm.cli._console import say, say_json, say_skipped
+    from adversariallm.cli._console import say, say_json
     from adversariallm.runs.campaign import prepare, preview
     from adversariallm.runs.origins import origins
 
@@ -38,6 +41,13 @@ def command(
             }
         )
         return
+    show_plan(found, limit)
+
+
+def show_plan(found: Plan, limit: int = 20) -> None:
+    """What is to be done, and what is skipped and why."""
+    from adversariallm.cli._console import say, say_skipped
+
     for note in found.notes:
         say(f"note: {note}")
     for planned in found.todo[:limit]:

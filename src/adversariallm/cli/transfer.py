@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from adversariallm.cli._app import OVERRIDES
-from adversariallm.cli._passes import Ids, Overrides, Quiet, Where, carry_out
+from adversariallm.cli._passes import DryRun, Ids, Overrides, Quiet, Where, carry_out
 
 CONTEXT = OVERRIDES
 
 
 def command(
-    overrides: Overrides, ids: Ids = None, where: Where = None, quiet: Quiet = False
+    overrides: Overrides,
+    ids: Ids = None,
+    where: Where = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
 ) -> None:
     """Send stored inputs elsewhere: model=..., models.NAME.system_prompt=..., defense=...
 
     The results are runs that name the stored ones; inputs that are embeddings are refused.
     """
-    from adversariallm.runs.passes import transfer
-
-    carry_out(transfer, overrides, ids, where, quiet)
+    carry_out("transfer", overrides, ids, where, dry_run, quiet)

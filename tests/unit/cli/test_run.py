@@ -100,6 +100,28 @@ def test_the_life_of_a_store(
     assert {row["verb"] for row in kept} == {"run", "judge"}
 
 
+def test_later_passes_from_the_command_line(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = f"out={tmp_path / 'out'}"
+    assert main(["run", *arguments(model, tmp_path / "out", "attack=direct"), "--quiet"]) == 0
+    warmer = ["sample", out, "generation_config.temperature=1"]
+    capsys.readouterr()
+    assert main([*warmer, "--dry-run"]) == 0
+    assert "3 runs to do in 1 group(s), 0 skipped" in capsys.readouterr().out
+    assert main([*warmer, "--where", "fit.ids~harmful"]) == 0
+    assert "[3/3, about 0 s left] done" in capsys.readouterr().out
+    assert main(["runs", "list", "--store", str(tmp_path / "out"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert sorted(r["parent"].split()[:1] for r in rows) == [[], [], [], *[["inputs"]] * 3]
+    assert main(["transfer", out]) == 2
+    assert "this is the model it was made for" in capsys.readouterr().err
+    assert main(["extend", out]) == 2
+    assert "attack 'direct' cannot be extended" in capsys.readouterr().err
+    assert main(["sample", out, "--id", "zz", "completions=last"]) == 1
+    assert "no run starts with 'zz'" in capsys.readouterr().err
+
+
 def test_more_samples_are_added_to_what_is_stored(model: str, tmp_path: Path) -> None:
     import adversariallm
 
