@@ -73,8 +73,9 @@ class Forward:
 
     @property
     def device(self) -> torch.device:
-        """Where inputs go."""
-        return next(self.embedding.parameters()).device
+        """Where inputs go; of offloaded weights, where accelerate's hook brings them."""
+        device = next(self.embedding.parameters()).device
+        return device if device.type != "meta" else _execution_device(self.embedding)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -175,6 +176,18 @@ class Forward:
 def _unwrapped(model: Any) -> Any:
     """The transformers model inside a PEFT wrapper."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _execution_device(module: torch.nn.Module) -> torch.device:
+    hook = getattr(module, "_hf_hook", None)
+    for part in getattr(hook, "hooks", [hook]):
+        device = getattr(part, "execution_device", None)
+        if device is not None:
+            return torch.device(device)
+    raise ModelError(
+        "the input embedding has no data (device meta) and no hook of accelerate that loads it: "
+        "load the model's weights first"
+    )
 
 
 def _distinct_configs(model: Any) -> list[Any]:
