@@ -8,8 +8,8 @@ leave-one-out weights, and lets GCG follow the weighted cross-entropy of the sam
 Deviations from the reference code: the reference's adaptive length always came out as its second
 value; here candidates are compared on that length while nothing rewarded was said, and afterwards
 on the first length after the last rewarded one. The iterate is judged before it is recorded, so a
-step's rewards belong to its suffix. Samples the judge cannot score are dropped; a step whose
-rewards are all equal, or with no scored sample, follows the target's cross-entropy and is flagged.
+step's rewards belong to its suffix. Samples the judge cannot score are dropped; a step in which no
+token's rewards differ between samples follows the target's cross-entropy and is flagged.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ INFO = AttackInfo(
     needs=Needs.TEXT | Needs.TOKENS | Needs.LOGITS | Needs.GRADIENTS,
     modality="suffix",
     target="required",
+    version=2,
     judge=True,
     deviations=(
         "adaptive length as intended, not as the reference computes it",
@@ -279,15 +280,14 @@ class Attack:
     ) -> tuple[list[tuple[_Sample, Tensor]], tuple[str, ...]]:
         """Samples with the weight of each of their tokens; the plain target where nothing tells."""
         samples = at.samples
-        rewards = {s.reward for s in samples}
-        if len(rewards) < 2:
-            target = list(problem.target)
-            plain = torch.full((len(target),), 1 / len(target))
-            return [(_Sample("seed", target, ""), plain)], ("rewards_equal",)
-        length = max(len(s.ids) for s in samples)
+        length = max((len(s.ids) for s in samples), default=0)
         table = reinforce.token_rewards(
             [s.ids for s in samples], [s.rewards for s in samples], length
         )
+        if len(samples) < 2 or bool((table == table[0]).all()):
+            target = list(problem.target)
+            plain = torch.full((len(target),), 1 / len(target))
+            return [(_Sample("seed", target, ""), plain)], ("rewards_equal",)
         weights = reinforce.leave_one_out(table, self.config.baseline)
         out = []
         for s, row in zip(samples, weights, strict=True):

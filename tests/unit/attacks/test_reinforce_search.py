@@ -122,7 +122,7 @@ def test_judging_in_the_loop_is_search_booked_under_the_judge() -> None:
     assert all(by_step) and sum(by_step) == used
 
 
-@pytest.mark.parametrize("value", [0.4, None])
+@pytest.mark.parametrize("value", [0.9, None])
 def test_rewards_that_tell_nothing_leave_the_plain_target_and_are_flagged(
     value: float | None,
 ) -> None:
@@ -131,6 +131,13 @@ def test_rewards_that_tell_nothing_leave_the_plain_target_and_are_flagged(
         assert all(s.note["rewards"] == {} for s in steps)
     assert all("rewards_equal" in s.flags for s in steps[1:])
     assert len({s.loss for s in steps}) > 1
+
+
+def test_the_targets_own_reward_is_a_signal_where_every_answer_gets_nothing() -> None:
+    """Inside the target the seed counts at least 0.5, so its beginning beats the others."""
+    steps = judged(Recording(lambda goal, answer: 0.0), behaviors()[0])
+    assert set(steps[0].note["rewards"].values()) == {0.0}
+    assert not any("rewards_equal" in s.flags for s in steps)
 
 
 def test_a_target_longer_than_the_samples_runs() -> None:
