@@ -224,11 +224,12 @@ def test_impatience_takes_up_the_best_text_with_a_fresh_optimizer(tiny: Any) -> 
 
 
 def test_steepest_steps_keep_how_tokens_compare() -> None:
-    gradient = torch.tensor([[3.0, 1.0, 2.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    gradient = torch.tensor([[3.0, 1.0, 2.0, 0.0], [5.0, 5.0, 5.0, 0.0], [0.5, 0.0, -0.5, 0.0]])
     allowed = torch.tensor([True, True, True, False])
     direction, moments = steepest(gradient, allowed, {})
-    assert torch.allclose(direction[0], torch.tensor([1.0, -1.0, 0.0, 0.0]), atol=1e-6)
-    assert torch.equal(direction[1], torch.zeros(4))
+    expected = torch.tensor([[1.0, -1.0, 0.0, 0.0], [0.0] * 4, [0.5, 0.0, -0.5, 0.0]])
+    assert torch.allclose(direction, expected, atol=1e-6)
+    assert torch.equal(steepest(torch.zeros(2, 4), allowed, {})[0], torch.zeros(2, 4))
     again, _ = steepest(torch.zeros_like(gradient), allowed, moments)
     assert torch.allclose(again, direction, atol=1e-6)  # the average keeps its shape
     signs, _ = adam(gradient, {}, 1)
