@@ -140,20 +140,20 @@ def _row(setting: Setting, group: Sequence[Document], judge: str | None) -> dict
         "defense": setting.defense,
         "knowledge": setting.knowledge,
     }
+    settings = {s.key: (s, documents) for s, documents in group_by_setting(group)}
     for found in summarize(group).rows:
         metric = found.get("metric")
         if metric is None or (
             judge is not None and metric != "accuracy" and found["judge"] != judge
         ):
             continue
-        attack = _attack(setting, found["attack"]) if metric == "attack_success" else ""
+        own, documents = settings[found["setting"]]
+        attack = _attack(own, found["attack"]) if metric == "attack_success" else ""
         key: Cell = (metric, found["dataset"], attack, found["judge"])
         row[key] = found["rate"]
-        if metric == "attack_success":
-            bare = f"{found['judge']}{UNDEFENDED}"
-            trials = trials_of(group, bare) if bare in judges_of(group, undefended=True) else []
-            if trials:
-                row[*key[:3], bare] = rate(trials, "any")
+        bare = f"{found['judge']}{UNDEFENDED}"
+        if metric == "attack_success" and bare in judges_of(documents, undefended=True):
+            row[*key[:3], bare] = rate(trials_of(documents, bare), "any")
     total = Ledgers()
     answers = 0
     for document in group:

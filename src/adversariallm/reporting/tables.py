@@ -76,11 +76,12 @@ class Table:
         )
         for column in self.columns:
             text = column.kind == "text"
+            longest = max((len(column.show(row)) for row in self.rows), default=0)
             table.add_column(
-                column.title,
+                column.title,  # titles wrap; numbers do not, and names keep room for a word
                 justify="left" if text else "right",
                 overflow="fold",
-                no_wrap=not text,
+                min_width=min(longest, 10) if text else longest,
             )
         for row in self.rows:
             table.add_row(*(Text(c.show(row)) for c in self.columns))

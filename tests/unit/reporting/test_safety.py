@@ -156,3 +156,20 @@ def test_scores_of_undefended_answers_mark_no_transcript_as_a_success() -> None:
     assert '"undefended": "said"' in shown
     rows = {r["judge"]: r["completion"] for r in completion_rows([document])}
     assert rows == {"refusal_prefix": "withheld", "refusal_prefix@undefended": "said"}
+
+
+def test_undefended_rates_and_attack_names_are_those_of_their_own_runs() -> None:
+    documents = _battery("m", 1.0, 0.0, defense="wall")
+    for document in documents[:3]:
+        scores = document["runs"][0]["steps"][0]["scores"]
+        said = 1.0 if document["runs"][0]["behavior"]["harmful"] else 0.0
+        scores["refusal_prefix@undefended"] = {"p_harmful": [said], "error": [None]}
+    documents[1]["config"]["parent"] = {"run_id": "0", "kind": "inputs"}
+    rest = {k: v for k, v in documents[1].get("resolved", {}).items() if k != "parent"}
+    documents[1]["resolved"] = {**rest, "parent": {"made_for": "m"}}
+    [row] = safety_utility(documents).rows
+    rates = {k: v for k, v in row.items() if str(k).endswith("@undefended")}
+    names = [f"attack_success/starter_harmful/{a}/refusal_prefix" for a in ("bon", "gcg")]
+    assert sorted(rates) == [f"{name}@undefended" for name in names]
+    assert {(r.value, r.n) for r in rates.values()} == {(1.0, 1)}
+    assert set(names) <= set(row)
