@@ -5,6 +5,8 @@ on) and with the current one (its cache raises there, so it is off). A step is o
 losses of `--width` candidates of a 20-token slot; the first step of every run is dropped.
 
     python benchmarks/candidates.py --model DIR [--threads N] [--json FILE]
+
+With `--json FILE` every finished row is kept there, and the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -159,13 +161,43 @@ def measure(who: str, prefix: int, options: argparse.Namespace) -> dict[str, Any
     return json.loads(done.stdout.splitlines()[-1])
 
 
+class Kept:
+    """Measured rows, kept in the file named by `--json` so that a stopped run can go on."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Take up what a run with the same settings has left."""
+        self.options = options
+        self.settings = [options.width, options.steps, options.threads]
+        self.found: dict[str, Any] = {}
+        if options.json and options.json.exists():
+            old = json.loads(options.json.read_text())
+            if old.get("settings") == self.settings:
+                self.found = old["measured"]
+
+    def row(self, who: str, prefix: int) -> dict[str, Any]:
+        """The row, measured now or before."""
+        name = f"{who} {prefix}"
+        if name not in self.found:
+            self.found[name] = measure(who, prefix, self.options)
+            self.save([])
+        row: dict[str, Any] = self.found[name]
+        return row
+
+    def save(self, table: list[dict[str, Any]]) -> None:
+        """Write what is known."""
+        if self.options.json:
+            kept = {"settings": self.settings, "measured": self.found}
+            text = json.dumps({**kept, "load": os.getloadavg(), "rows": table}, indent=1)
+            self.options.json.write_text(text)
+
+
 def main() -> int:
     """Run the contest; 1 where a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="folder of SmolLM2-135M-Instruct")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=2, help="steps measured after the first")
+    parser.add_argument("--steps", type=int, default=1, help="steps measured after the first")
     parser.add_argument("--oracles", type=Path, default=Path(tempfile.gettempdir()) / "venvs")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -176,7 +208,11 @@ def main() -> int:
         result = run_ours(options) if options.worker == "ours" else run_nanogcg(options)
         print(json.dumps(result))
         return 0
-    ours = {prefix: measure("ours", prefix, options) for prefix in (49, 300)}
+    print(
+        f"estimate: {60 * (options.steps + 2)} to {120 * (options.steps + 2)} s on an idle machine"
+    )
+    kept = Kept(options)
+    ours = {prefix: kept.row("ours", prefix) for prefix in (49, 300)}
     print(f"load {os.getloadavg()[0]:.1f}, {options.threads} threads, {options.width} candidates")
     print(f"{'':22}{'prefix':>7}{'wall s':>8}{'cpu s':>8}{'times faster (cpu)':>20}{'goal':>6}")
     table, missed = [], 0
@@ -184,7 +220,7 @@ def main() -> int:
         print(f"{'ours':22}{prefix:7}{row['wall']:8.2f}{row['cpu']:8.2f}")
         table.append({"who": "ours", "prefix": prefix, **row})
     for who, prefix, goal in GOALS:
-        row = measure(who, prefix, options)
+        row = kept.row(who, prefix)
         ratio = row["cpu"] / ours[prefix]["cpu"]
         missed += ratio < goal
         name = f"nanoGCG, {who}"
@@ -193,7 +229,7 @@ def main() -> int:
     error = max(row["error"] for row in ours.values())
     missed += error > 1e-5
     if options.json:
-        options.json.write_text(json.dumps({"load": os.getloadavg(), "rows": table}, indent=1))
+        kept.save(table)
     verdict = "all goals met" if not missed else f"{missed} goals missed"
     print(f"candidates: {verdict}; largest difference to an uncached forward {error:.1e}")
     return int(missed > 0)

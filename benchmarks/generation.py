@@ -141,6 +141,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if not options.peak:
+        print("estimate: 2 to 4 minutes on an idle machine", flush=True)
     contest = Contest(options.model, options.threads)
     if options.peak:
         run_peak(contest, options.peak)

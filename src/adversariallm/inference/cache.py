@@ -19,9 +19,8 @@ from adversariallm.inference.prefix import Prefix
 def key_width(length: int) -> int:
     """How many keys a row with `length` visible positions is given.
 
-    Its own length decides. Attention over other counts than multiples of 64 gives a row bits that
-    depend on the rows beside it [measured in float32]; rounding also lets rows of similar length be
-    attended to together.
+    Its own length decides. Rounding lets rows of similar length be attended to together; in
+    bfloat16 it is also what separates a row from the library's unbatched forward pass.
     """
     step = 64 if length <= 512 else 256
     return -(-length // step) * step

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import cpu_offload, disk_offload, dispatch_model
+from accelerate import cpu_offload, disk_offload, dispatch_model  # type: ignore[import-untyped]
 
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.inference import Engine, Request
