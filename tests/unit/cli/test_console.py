@@ -31,6 +31,7 @@ def test_plain_lines_have_an_estimate_and_notes_go_aside(
 ) -> None:
     with Reporter() as reporter:
         reporter.planned(PLAN, STORE)
+        reporter.working(len(PLAN.todo))
         reporter.outcome(ended("a"))
         reporter.outcome(ended("b", "failed", "no memory"))
     shown = capsys.readouterr()
@@ -43,6 +44,7 @@ def test_plain_lines_have_an_estimate_and_notes_go_aside(
 def test_quiet_keeps_problems(capsys: pytest.CaptureFixture[str]) -> None:
     with Reporter(quiet=True) as reporter:
         reporter.planned(PLAN, STORE)
+        reporter.working(len(PLAN.todo))
         reporter.event(task(), Event("step", 0, {"loss": 1.0}))
         reporter.outcome(ended("a"))
         reporter.judging("rule", 1)
@@ -58,6 +60,7 @@ def test_a_long_run_says_now_and_then_where_it_is(
     monkeypatch.setattr(_console, "SILENCE_S", -1.0)
     with Reporter() as reporter:
         reporter.planned(PLAN, STORE)
+        reporter.working(len(PLAN.todo))
         reporter.event(task(), Event("step", 4, {"loss": 1.25}))
     assert "[0/2] toy step 4 loss 1.25" in capsys.readouterr().out
 
@@ -69,6 +72,7 @@ def test_the_bar_counts_steps_of_unfinished_runs(monkeypatch: pytest.MonkeyPatch
     reporter._live = True
     with reporter:
         reporter.planned(PLAN, STORE)
+        reporter.working(len(PLAN.todo))
         bar = reporter._bar
         assert bar is not None
         reporter.event(task("a"), Event("step", 4))
