@@ -19,8 +19,8 @@ from adversariallm.inference.prefix import Prefix
 def key_width(length: int) -> int:
     """How many keys a row with `length` visible positions is given.
 
-    Its own length decides. Rounding lets rows of similar length be attended to together; in
-    bfloat16 it is also what separates a row from the library's unbatched forward pass.
+    Its own length decides. Rounding lets rows of similar length be attended to together; the page
+    `design/batch-invariance.md` tells what exact widths did in bfloat16.
     """
     step = 64 if length <= 512 else 256
     return -(-length // step) * step
