@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def command(
     runs: Annotated[
-        list[str] | None, typer.Argument(help="run ids, or their first letters; all without one")
+        list[str] | None,
+        typer.Argument(help="run ids, or their first letters; all without one; out=DIR as in run"),
     ] = None,
     store: Annotated[
         Path, typer.Option("--store", "--out", help="a run store, or a bundle (folder or zip)")
@@ -45,13 +46,16 @@ def command(
     from adversariallm.runs.settings import judge_settings
     from adversariallm.runs.worker import Workshop
 
+    words = runs or []
+    ids = [word for word in words if not word.startswith("out=")]
+    store = next((Path(word[4:]) for word in words if word.startswith("out=")), store)
     judges = judge_settings(judge_option or ())
     places = model_places(model or ())
     workshop = Workshop(judges=judges)
     results = []
     with _unpacked(store) as folder:
         found = existing_store(folder)
-        for run_id in choose(found, runs or (), (), derived=True):
+        for run_id in choose(found, ids, (), derived=True):
             result = replay(
                 found,
                 run_id,

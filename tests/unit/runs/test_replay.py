@@ -241,6 +241,6 @@ def test_the_command_takes_stores_and_bundles(
     run_id = next(iter(small_store.runs()))
     path = small_store.run_dir(run_id) / "run.json"
     path.write_bytes(path.read_bytes().replace(b'"temperature":0.0', b'"temperature":0.5'))
-    code, shown = call(run_id[:10], "--store", str(small_store.root), "--quiet")
+    code, shown = call(run_id[:10], f"out={small_store.root}", "--quiet")
     assert code == 1
     assert "likely cause: the artifact was edited or damaged" in shown
