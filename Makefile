@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup lock model demo test check test-slow test-slurm test-gpu bench docs clean
+.PHONY: help setup lock model demo test check test-slow test-slurm test-gpu bench bench-long docs clean
 
 # The first interpreter that really runs and has a version we support; only .venv's set-up uses it.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -14,6 +14,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 STAMP := .venv/.installed
 WORKERS ?= 2
 ARGS ?=
+SHORT := planning tokenization generation candidates invariance scaling
+LONG := coverage reachability attack_lines completions defenses continuous gcg_vs_nanogcg
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
@@ -25,7 +27,8 @@ help:
 	@echo "check       ruff, ruff format, mypy, import-linter, rule tests, codespell"
 	@echo "test-slow   tests marked slow"
 	@echo "test-slurm  as root: the tests on a throw-away Slurm cluster"
-	@echo "bench       the benchmarks at their small sizes"
+	@echo "bench       the benchmarks that take minutes each"
+	@echo "bench-long  those that take up to hours, at their small sizes"
 	@echo "docs        check the documents: links, names, examples"
 
 setup: $(STAMP)
@@ -75,7 +78,11 @@ check: $(STAMP)
 	$(BIN)/python -m pytest -q tests/unit/test_rules.py
 
 bench: $(STAMP) model
-	for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
+	for script in $(SHORT); do echo "== $$script"; $(BIN)/python "benchmarks/$$script.py" $(ARGS); done
+
+# Hours on two cores; each keeps what is finished and goes on where it stopped.
+bench-long: $(STAMP) model
+	for script in $(LONG); do echo "== $$script"; $(BIN)/python "benchmarks/$$script.py" $(ARGS); done
 
 docs: $(STAMP)
 	$(BIN)/python -m pytest -q tests/unit/test_docs.py tests/unit/cli/test_documents.py tests/unit/datasets/test_docs.py

@@ -4,7 +4,7 @@ nanoGCG runs twice, each with its own libraries: with the transformers it was ma
 on) and with the current one (its cache raises there, so it is off). A step is one gradient and the
 losses of `--width` candidates of a 20-token slot; the first step of every run is dropped.
 
-    python benchmarks/candidates.py --model DIR [--threads N] [--json FILE]
+    python benchmarks/candidates.py [--model DIR] [--threads N] [--json FILE]
 
 With `--json FILE` every finished row is kept there, and the same command goes on where it stopped.
 """
@@ -191,10 +191,21 @@ class Kept:
             self.options.json.write_text(text)
 
 
+def cached_model() -> str:
+    """Folder of the small model that `make model` fetched."""
+    from adversariallm.models.card import get_card
+    from adversariallm.models.sources import find_local
+
+    folder = find_local(get_card("smollm2-135m"))
+    if folder is None:
+        raise SystemExit("SmolLM2 is not in the cache: run `make model`, or give --model DIR")
+    return str(folder)
+
+
 def main() -> int:
     """Run the contest; 1 where a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="folder of SmolLM2-135M-Instruct")
+    parser.add_argument("--model", help="folder of SmolLM2-135M-Instruct; default: the cached one")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--steps", type=int, default=1, help="steps measured after the first")
@@ -204,6 +215,7 @@ def main() -> int:
     parser.add_argument("--prefix", type=int, default=49, help=argparse.SUPPRESS)
     parser.add_argument("--cache", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.model = options.model or cached_model()
     if options.worker:
         result = run_ours(options) if options.worker == "ours" else run_nanogcg(options)
         print(json.dumps(result))

@@ -257,7 +257,9 @@ def summary(rows: Sequence[Mapping[str, Any]], only: Sequence[str]) -> tuple[str
 def main() -> int:
     """Compute what is missing and fits, print the table; 1 where a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, required=True, help="folder of finished cells")
+    parser.add_argument(
+        "--work", type=Path, default=Path("out/continuous"), help="folder of finished cells"
+    )
     parser.add_argument("--behaviors", type=int, default=8)
     parser.add_argument("--first", type=int, default=0, help="index of the first behavior")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")

@@ -3,7 +3,7 @@
 Three cases: ragged prompts with natural stops, many samples of one long prompt, equal lengths
 without stops. Also peak memory of generating 16 x 256 tokens, each in a process of its own.
 
-    python benchmarks/generation.py --model DIR [--threads N] [--quick] [--json FILE]
+    python benchmarks/generation.py [--model DIR] [--threads N] [--quick] [--json FILE]
 """
 
 from __future__ import annotations
@@ -131,16 +131,28 @@ def run_peak(contest: Contest, who: str) -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 
+def cached_model() -> str:
+    """Folder of the small model that `make model` fetched."""
+    from adversariallm.models.card import get_card
+    from adversariallm.models.sources import find_local
+
+    folder = find_local(get_card("smollm2-135m"))
+    if folder is None:
+        raise SystemExit("SmolLM2 is not in the cache: run `make model`, or give --model DIR")
+    return str(folder)
+
+
 def main() -> int:
     """Print the table; 1 where a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="folder of SmolLM2-135M-Instruct")
+    parser.add_argument("--model", help="folder of SmolLM2-135M-Instruct; default: the cached one")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="a quarter of the work")
     parser.add_argument("--no-memory", action="store_true", help="skip the peak memory runs")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.model = options.model or cached_model()
     if not options.peak:
         print("estimate: 2 to 4 minutes on an idle machine", flush=True)
     contest = Contest(options.model, options.threads)
