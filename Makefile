@@ -78,11 +78,13 @@ check: $(STAMP)
 	$(BIN)/python -m pytest -q tests/unit/test_rules.py
 
 bench: $(STAMP) model
-	for script in $(SHORT); do echo "== $$script"; $(BIN)/python "benchmarks/$$script.py" $(ARGS); done
+	for script in $(SHORT); do echo "== $$script"; \
+		$(BIN)/python "benchmarks/$$script.py" $(ARGS) || missed=1; done; exit $${missed:-0}
 
 # Hours on two cores; each keeps what is finished and goes on where it stopped.
 bench-long: $(STAMP) model
-	for script in $(LONG); do echo "== $$script"; $(BIN)/python "benchmarks/$$script.py" $(ARGS); done
+	for script in $(LONG); do echo "== $$script"; \
+		$(BIN)/python "benchmarks/$$script.py" $(ARGS) || missed=1; done; exit $${missed:-0}
 
 docs: $(STAMP)
 	$(BIN)/python -m pytest -q tests/unit/test_docs.py tests/unit/cli/test_documents.py tests/unit/datasets/test_docs.py
