@@ -51,6 +51,7 @@ INFO = DefenseInfo(
         "the paper adds the direction to study refusal; as a defense it has a strength, since at "
         "full strength harmless requests are refused too",
     ),
+    quick={"data": "starter", "num_train": 8, "num_validation": 2},
 )
 
 
@@ -175,8 +176,3 @@ def _instructions(config: Config, supplies: Supplies) -> list[Sequence[Conversat
                  for name in ("starter_harmful", "starter_benign")]  # fmt: skip
         texts = [kind[part::2] for part in (0, 1) for kind in kinds]
     return [part[:size] for part, size in zip(texts, sizes, strict=True)]
-
-
-EXAMPLE_ASSETS = {
-    name: json.dumps([{"instruction": f"{name} {k}"} for k in range(2)]) for name in SETS
-}
