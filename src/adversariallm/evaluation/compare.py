@@ -242,8 +242,11 @@ def _one_setting(documents: Sequence[Document]) -> Setting:
     settings = {s.key: s for s in map(setting_of, documents)}
     if len(settings) != 1:
         found = ", ".join(sorted(s.label for s in settings.values())) or "no runs"
+        apart = differences(list(settings.values()))
+        paths = f"; they differ in {', '.join(list(apart)[:5])}" if apart else ""
         raise ConfigError(
-            f"each side of a comparison must be one setting; found {found}: select more narrowly"
+            f"each side of a comparison must be one setting; found {found}{paths}: select more "
+            "narrowly"
         )
     return next(iter(settings.values()))
 

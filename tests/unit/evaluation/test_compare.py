@@ -163,8 +163,11 @@ def test_nothing_to_pair_or_to_read_is_an_error_with_the_reason() -> None:
         compare(a, [fake_document([[1.0]], behavior="other")], JUDGE, rng=RNG)
     with pytest.raises(ConfigError, match="measures nothing"):
         compare(a, _side([1.0]), "exact_match", rng=RNG)
-    with pytest.raises(ConfigError, match="one setting"):
+    with pytest.raises(ConfigError, match="one setting; found no runs: select"):
         compare([], a, JUDGE, rng=RNG)
+    mixed = [*a, *_side([0.0], attack="gcg")]
+    with pytest.raises(ConfigError, match=r"one setting.*they differ in attack\.name"):
+        compare(mixed, a, JUDGE, rng=RNG)
 
 
 def test_several_comparisons_are_corrected_together() -> None:
