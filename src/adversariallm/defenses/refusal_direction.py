@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from pydantic import Field
 
@@ -20,11 +20,7 @@ from adversariallm.core.protocols import (
     ChatModel,
     DefenseInfo,
     Direction,
-    Gradient,
-    Logits,
-    Losses,
     Needs,
-    Objective,
     SteerableModel,
     Supplies,
     Wanted,
@@ -32,9 +28,6 @@ from adversariallm.core.protocols import (
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Conversation, ModelInput, Reply
 from adversariallm.defenses._kit.defended import Defended, check_model
-
-if TYPE_CHECKING:
-    import torch
 
 SETS = tuple(
     f"refusal_direction/{kind}_{split}"
@@ -99,55 +92,11 @@ class Steered(Defended):
         json_schema: Mapping[str, Any] | None = None,
     ) -> list[Reply]:
         """One reply per input, from the steered model, which reads exact ids as they are."""
-        with self._steering():
+        with self.around():
             return self._steerable.generate(inputs, generation, rngs, json_schema=json_schema)
 
-    def losses(
-        self,
-        inputs: Sequence[Sequence[int]],
-        targets: Sequence[Sequence[int]],
-        *,
-        objective: Objective | None = None,
-        shared: int = 0,
-    ) -> Losses:
-        """Loss of each target after its input."""
-        with self._steering():
-            return super().losses(inputs, targets, objective=objective, shared=shared)
-
-    def gradient(
-        self,
-        input_ids: Sequence[int],
-        slot: Sequence[int],
-        target: Sequence[int],
-        *,
-        objective: Objective | None = None,
-        slot_embeddings: torch.Tensor | None = None,
-        shared: int = 0,
-    ) -> Gradient:
-        """Gradient at positions `slot`."""
-        with self._steering():
-            return super().gradient(
-                input_ids, slot, target,
-                objective=objective, slot_embeddings=slot_embeddings, shared=shared,
-            )  # fmt: skip
-
-    def next_logits(self, inputs: Sequence[Sequence[int]], *, shared: int = 0) -> Logits:
-        """`[W, V]` float32 logits after each input."""
-        with self._steering():
-            return super().next_logits(inputs, shared=shared)
-
-    def soft_losses(
-        self,
-        inputs: Sequence[torch.Tensor],
-        targets: Sequence[Sequence[int]],
-        *,
-        objective: Objective | None = None,
-    ) -> Losses:
-        """Losses of inputs given as `[P, d]` embedding rows."""
-        with self._steering():
-            return super().soft_losses(inputs, targets, objective=objective)
-
-    def _steering(self) -> AbstractContextManager[None]:
+    def around(self) -> AbstractContextManager[None]:
+        """The direction in the stream."""
         return self._steerable.steering(self._direction, self.config.strength)
 
 

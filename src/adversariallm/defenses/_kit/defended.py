@@ -7,6 +7,7 @@ It books nothing: each reply says what it cost.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -147,6 +148,10 @@ class Defended:
             )
         return cast("WhiteBoxModel", self.model)
 
+    def around(self) -> AbstractContextManager[None]:
+        """What every loss, gradient and logit is computed inside of; nothing here."""
+        return nullcontext()
+
     @property
     def chat(self) -> ChatTokenizer:
         """Template and tokenizer through which ids reach the model."""
@@ -172,7 +177,8 @@ class Defended:
     ) -> Losses:
         """Loss of each target after its input."""
         inner = self._inner(Needs.LOGITS)
-        return inner.losses(inputs, targets, objective=objective, shared=shared)
+        with self.around():
+            return inner.losses(inputs, targets, objective=objective, shared=shared)
 
     def gradient(
         self,
@@ -185,18 +191,22 @@ class Defended:
         shared: int = 0,
     ) -> Gradient:
         """Gradient at positions `slot`."""
-        return self._inner(Needs.GRADIENTS).gradient(
-            input_ids,
-            slot,
-            target,
-            objective=objective,
-            slot_embeddings=slot_embeddings,
-            shared=shared,
-        )
+        inner = self._inner(Needs.GRADIENTS)
+        with self.around():
+            return inner.gradient(
+                input_ids,
+                slot,
+                target,
+                objective=objective,
+                slot_embeddings=slot_embeddings,
+                shared=shared,
+            )
 
     def next_logits(self, inputs: Sequence[Sequence[int]], *, shared: int = 0) -> Logits:
         """`[W, V]` float32 logits after each input."""
-        return self._inner(Needs.LOGITS).next_logits(inputs, shared=shared)
+        inner = self._inner(Needs.LOGITS)
+        with self.around():
+            return inner.next_logits(inputs, shared=shared)
 
     def soft_losses(
         self,
@@ -206,7 +216,9 @@ class Defended:
         objective: Objective | None = None,
     ) -> Losses:
         """Losses of inputs given as `[P, d]` embedding rows."""
-        return self._inner(Needs.EMBEDDINGS).soft_losses(inputs, targets, objective=objective)
+        inner = self._inner(Needs.EMBEDDINGS)
+        with self.around():
+            return inner.soft_losses(inputs, targets, objective=objective)
 
     def token_scores(self, slot_gradient: torch.Tensor) -> torch.Tensor:
         """`[n, V]` float32 gradient with respect to the one-hot rows."""
