@@ -44,7 +44,7 @@ VETO = 1.5
 PROMPTS = (3, 40, 130, 17, 5)
 NEW_TOKENS = 3
 BOUNDS = {torch.float32: 1e-3, torch.float64: 1e-6}
-VERSION = 4
+VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -221,16 +221,17 @@ class _Products(TorchFunctionMode):
 def measure_policy(forward: Forward) -> RowPolicy:
     """Kernel and row counts to use, from all products that a short forward pass makes.
 
-    The first kernel is taken whose bits allow tiles and which is not far slower than the library's:
-    bits decide, and a stopwatch only has a veto, so that a busy machine chooses the same.
+    The first kernel is taken, in their order of preference on this processor, whose bits allow
+    tiles and which is not far slower than the library's: bits decide, and a stopwatch only has a
+    veto, so that a busy machine chooses the same.
     """
     probe = torch.arange(8, device=forward.device)[None] % forward.num_embeddings
-    with forward.lock, _Products() as products:
+    with forward.plain(), _Products() as products:
         forward.model(input_ids=probe, use_cache=False)
     found = list(products.found.values())
     for name in available(forward.dtype, forward.device):
         policy = kernel_policy(found, name, forward.step)
-        if policy.kernel == "torch" or (not policy.fixed and not _far_slower(found, name)):
+        if not policy.fixed and (name == "torch" or not _far_slower(found, name)):
             return policy
     return SAFE_POLICY
 
@@ -341,7 +342,7 @@ def library_difference(forward: Forward, arch: Architecture, policy: RowPolicy) 
         prefix = Prefix(ids[:cut], *store.extract(0, cut))
         scorer = Scorer(forward, arch, policy)
         ours = scorer.map(prefix, [Item(ids[cut:], length - cut)], lambda x, _: x.cpu())[0]
-    with forward.lock:
+    with forward.plain():
         tokens = torch.tensor([ids], device=forward.device)
         theirs = forward.model(input_ids=tokens, use_cache=False).logits[0, cut:].float().cpu()
     return float((ours - theirs).abs().max() / theirs.std().clamp(min=1e-9))
