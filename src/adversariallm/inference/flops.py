@@ -139,7 +139,7 @@ def architecture(model: Any) -> Architecture:
     config = model.config.get_text_config()
     head = model.get_output_embeddings()
     embedding = model.get_input_embeddings()
-    skipped = {id(m) for m in (head, embedding)}
+    skipped = {id(m) for m in (*head.modules(), *embedding.modules())}
     body = 0
     for module in model.modules():
         if id(module) not in skipped and not isinstance(module, torch.nn.Embedding):
@@ -148,7 +148,8 @@ def architecture(model: Any) -> Architecture:
     kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     share = kv_heads / config.num_attention_heads
     width = max(int((s.score_width + s.value_width) * share) for s in shapes)
-    return Architecture(body, _product_weights(head, config), shapes, width)
+    projected = sum(_product_weights(m, config) for m in head.modules())
+    return Architecture(body, projected, shapes, width)
 
 
 def _product_weights(module: torch.nn.Module, config: Any) -> int:
@@ -157,7 +158,8 @@ def _product_weights(module: torch.nn.Module, config: Any) -> int:
         getattr(module, "in_features", None),
         getattr(module, "out_features", None),
     )
-    if None not in sizes:
+    # a wrapper repeats the sizes of the layer inside it
+    if None not in sizes and not any(module.children()):
         return int(sizes[0]) * int(sizes[1])
     own = [p for p in module.parameters(recurse=False) if p.dim() >= 2]
     experts = getattr(module, "num_experts", None)

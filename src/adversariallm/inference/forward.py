@@ -20,6 +20,7 @@ from adversariallm.inference import attention
 from adversariallm.inference.attention import Plan
 from adversariallm.inference.cache import PassThrough
 from adversariallm.inference.numerics import Products, RowInvariant
+from adversariallm.inference.quantized import dequantizing, quantized_layers
 
 
 class Forward:
@@ -62,6 +63,7 @@ class Forward:
         self.cache_name = "cache" if "cache" in names else "past_key_values"
         self.lock = threading.RLock()
         self._configs = _distinct_configs(model)
+        self._quantized = quantized_layers(model)
         self._check_interface()
 
     def _check_interface(self) -> None:
@@ -84,9 +86,15 @@ class Forward:
         return weight.dtype if weight.dtype.is_floating_point else torch.float32
 
     @contextmanager
+    def plain(self) -> Iterator[None]:
+        """Only quantized layers as the engine computes them; the rest is the library's own."""
+        with self.lock, dequantizing(self._quantized):
+            yield
+
+    @contextmanager
     def attached(self) -> Iterator[None]:
         """Frozen weights, evaluation mode and our attention inside; everything restored after."""
-        with self.lock:
+        with self.plain():
             training = [m for m in self.model.modules() if m.training]
             trainable = [p for p in self.model.parameters() if p.requires_grad]
             before = [(c, c._attn_implementation, _experts(c)) for c in self._configs]
