@@ -38,6 +38,10 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
 DIRECTIONS = (
     "tests/unit/models/test_directions.py::test_the_choice_and_its_measures_equal_the_plain_search"
 )
+LIMITS = (
+    "tests/unit/models/test_directions.py::"
+    "test_the_error_names_the_limit_that_admits_a_direction_and_that_limit_does"
+)
 SHOWN_ELSEWHERE = {
     ("actor", "attempts"): "tests/unit/attacks/test_actor.py::test_failed_stages_send_nothing",
     ("actor", "unknown"): "tests/unit/attacks/test_actor.py::test_an_unclear_verdict",
@@ -59,6 +63,8 @@ SHOWN_ELSEWHERE = {
         "gcg_refusal",
         "refusal_tokens",
     ): DIRECTIONS,
+    ("gcg_refusal", "max_divergence"): LIMITS,
+    ("gcg_refusal", "min_induced"): LIMITS,
     (
         "crescendo",
         "attempts",

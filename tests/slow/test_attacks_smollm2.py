@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from adversariallm.attacks import gcg_refusal
 from adversariallm.core.budget import Budget, Ledgers
+from adversariallm.core.directions import SETS
 from adversariallm.core.plugins import ATTACKS
 from adversariallm.core.protocols import Needs
 from adversariallm.core.records import RunDocument
@@ -62,7 +62,7 @@ def instructions() -> dict[str, str]:
         for kind in ("harmful", "benign")
     }
     rows = {}
-    for asset in gcg_refusal.SETS:
+    for asset in SETS:
         kind = "benign" if "harmless" in asset else "harmful"
         part = goals[kind][8:10] if asset.endswith("val") else goals[kind][:8]
         rows[asset] = json.dumps([{"instruction": goal} for goal in part])

@@ -12,27 +12,23 @@ still a refusal gives way to the dataset's, and the step is flagged; a partial l
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
 from pydantic import Field, field_validator
 
-from adversariallm.core.config import FrozenConfig
+from adversariallm.core.directions import SETS, DirectionConfig
 from adversariallm.core.errors import NeedsError
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.plugins import ATTACKS
 from adversariallm.core.protocols import AttackInfo, Context, Needs, SteerableModel
-from adversariallm.core.types import Behavior, Candidate, Conversation, State, Task
+from adversariallm.core.types import Behavior, Candidate, State, Task
 
-SETS = tuple(
-    f"refusal_direction/{kind}_{split}"
-    for split in ("train", "val")
-    for kind in ("harmful", "harmless")
-)
 INFO = AttackInfo(
     name="gcg_refusal",
     summary="GCG on the answer that the refusal-ablated model gives",
+    version=2,
     source="Arditi et al. 2024, arXiv 2406.11717; AdversariaLLM toolbox",
     reference_code="andyrdt/refusal_direction; LLM-QC/AdversariaLLM@9fe870b",
     needs=Needs.white_box(),
@@ -49,15 +45,10 @@ INFO = AttackInfo(
 )
 
 
-class Config(FrozenConfig):
+class Config(DirectionConfig):
     """Options; those of the direction are the defaults of the direction's authors."""
 
     gcg: dict[str, Any] = Field({}, description="options of the attack gcg")
-    num_train: int = Field(128, ge=1, description="instructions of each kind to take means over")
-    num_validation: int = Field(32, ge=1, description="instructions of each kind to choose with")
-    refusal_tokens: tuple[str, ...] = Field(
-        ("I",), description="texts whose first tokens begin a refusal of this model"
-    )
     refusal_openings: tuple[str, ...] = Field(
         ("I can't", "I cannot", "I'm sorry", "Sorry", "I won't"),
         description="a generated target that begins so is a refusal",
@@ -102,14 +93,8 @@ class Attack:
     def _target(self, behavior: Behavior, ctx: Context) -> tuple[str, tuple[str, ...]]:
         """The ablated model's answer, or the dataset's target where that is no use."""
         c = self.config
-        groups = [
-            self._instructions(
-                ctx.assets[name], c.num_validation if "_val" in name else c.num_train
-            )
-            for name in SETS
-        ]
         model = cast("SteerableModel", ctx.model)
-        direction = model.refusal_direction(*groups, refusal_tokens=c.refusal_tokens)
+        direction = c.direction(model, c.published(ctx.assets))
         generation = GenerationConfig(max_new_tokens=c.max_target_tokens)
         rng = ctx.rng.child("target")
         (reply,) = model.generate_without(
@@ -126,11 +111,6 @@ class Attack:
                 "target, and the dataset has none; use a dataset with targets"
             )
         return behavior.target, ("ablated_target_refused",)
-
-    @staticmethod
-    def _instructions(text: str, count: int) -> Sequence[Conversation]:
-        rows = json.loads(text)[:count]
-        return [Conversation.user(row["instruction"]) for row in rows]
 
 
 EXAMPLE_ASSETS = {

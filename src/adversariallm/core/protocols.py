@@ -29,6 +29,7 @@ from adversariallm.core.types import (
 if TYPE_CHECKING:
     import torch
 
+    from adversariallm.core.directions import Thresholds
     from adversariallm.tokenization import ChatTokenizer
 
 
@@ -352,6 +353,7 @@ class SteerableModel(WhiteBoxModel, Protocol):
         harmless_validation: Sequence[Conversation],
         *,
         refusal_tokens: Sequence[str] = ("I",),
+        thresholds: Thresholds | None = None,
     ) -> Direction:
         """The residual direction whose ablation lowers refusal most; booked as set-up."""
 

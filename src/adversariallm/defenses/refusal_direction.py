@@ -7,14 +7,13 @@ Deviations: see `INFO`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, cast
 
 from pydantic import Field
 
-from adversariallm.core.config import FrozenConfig
+from adversariallm.core.directions import SETS, DirectionConfig
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.protocols import (
     ChatModel,
@@ -29,16 +28,12 @@ from adversariallm.core.rng import Rng
 from adversariallm.core.types import Conversation, ModelInput, Reply
 from adversariallm.defenses._kit.defended import Defended, check_model
 
-SETS = tuple(
-    f"refusal_direction/{kind}_{split}"
-    for split in ("train", "val")
-    for kind in ("harmful", "harmless")
-)
 INFO = DefenseInfo(
     name="refusal_direction",
     summary="the model's refusal direction is added to its residual stream",
     source="Arditi et al. 2024, arXiv 2406.11717, section 2.3",
     reference_code=None,
+    version=2,
     passes=Needs.white_box() & ~Needs.HIDDEN,
     deviations=(
         "the paper adds the direction to study refusal; as a defense it has a strength, since at "
@@ -48,7 +43,7 @@ INFO = DefenseInfo(
 )
 
 
-class Config(FrozenConfig):
+class Config(DirectionConfig):
     """Options; those of the direction are the defaults of its authors."""
 
     strength: float = Field(0.5, gt=0, le=10, description="times the difference of means")
@@ -56,11 +51,6 @@ class Config(FrozenConfig):
         "refusal_direction",
         description="instructions that the direction is found from: the authors', or our starter "
         "sets, which should then not be evaluated on",
-    )
-    num_train: int = Field(128, ge=1, description="instructions of each kind to take means over")
-    num_validation: int = Field(32, ge=1, description="instructions of each kind to choose with")
-    refusal_tokens: tuple[str, ...] = Field(
-        ("I",), min_length=1, description="texts whose first tokens begin a refusal of this model"
     )
 
     def wanted(self) -> Wanted:
@@ -108,20 +98,15 @@ def wrap(model: ChatModel, config: Config, supplies: Supplies) -> ChatModel:
     """
     check_model(model, INFO, config)
     steerable = cast("SteerableModel", model)
-    direction = steerable.refusal_direction(
-        *_instructions(config, supplies), refusal_tokens=config.refusal_tokens
-    )
+    direction = config.direction(steerable, _instructions(config, supplies))
     return Steered(steerable, config, direction)
 
 
 def _instructions(config: Config, supplies: Supplies) -> list[Sequence[Conversation]]:
     """Harmful and harmless to take means over, then harmful and harmless to choose with."""
-    sizes = (config.num_train, config.num_train, config.num_validation, config.num_validation)
     if config.data == "refusal_direction":
-        rows = [json.loads(supplies.assets[name]) for name in SETS]
-        texts = [[Conversation.user(row["instruction"]) for row in part] for part in rows]
-    else:
-        kinds = [[b.conversation for b in supplies.datasets[name]]
-                 for name in ("starter_harmful", "starter_benign")]  # fmt: skip
-        texts = [kind[part::2] for part in (0, 1) for kind in kinds]
-    return [part[:size] for part, size in zip(texts, sizes, strict=True)]
+        return config.published(supplies.assets)
+    kinds = [[b.conversation for b in supplies.datasets[name]]
+             for name in ("starter_harmful", "starter_benign")]  # fmt: skip
+    halves = [kind[part::2] for part in (0, 1) for kind in kinds]
+    return [part[:size] for part, size in zip(halves, config.sizes, strict=True)]

@@ -8,33 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil, floor, isfinite
 from typing import Any
 
 import torch
 
 from adversariallm.core.budget import Usage
+from adversariallm.core.directions import Thresholds
 from adversariallm.core.errors import ModelError
 from adversariallm.core.protocols import Work
-from adversariallm.inference import Engine, Prefix, without_direction
+from adversariallm.inference import Engine, without_direction
 from adversariallm.inference.hidden import decoder_layers
 
 Ids = Sequence[int]
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """What a direction must satisfy to be chosen.
-
-    Attributes:
-        divergence: largest mean KL of next-token distributions on harmless prompts, ablated.
-        induced: smallest mean refusal score that adding it to harmless prompts gives.
-        last_layers: share of the last layers that is not considered.
-    """
-
-    divergence: float = 0.1
-    induced: float = 0.0
-    last_layers: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -128,12 +115,12 @@ class _Search:
         plain = self._logits(held_harmless)
         baseline = float(refusal_scores(self._logits(held_harmful), self.refusal_ids).mean())
         layers = int(directions.shape[0] * (1 - self.thresholds.last_layers))
-        found = [
+        measured = [
             candidate
             for layer in range(max(1, layers))
             for i, position in enumerate(positions)
             if (
-                candidate := self._judge(
+                candidate := self._measure(
                     directions[layer, i].float(),
                     (layer, position),
                     (held_harmful, held_harmless),
@@ -142,17 +129,16 @@ class _Search:
                 )
             )
         ]
+        t = self.thresholds
+        found = [
+            d for d in measured if d.divergence <= t.max_divergence and d.induced >= t.min_induced
+        ]
         if not found:
-            t = self.thresholds
-            raise ModelError(
-                f"no direction is admissible (KL at most {t.divergence:g}, induced refusal at "
-                f"least {t.induced:g}): give more instructions, other refusal tokens, or wider "
-                "thresholds"
-            )
+            raise ModelError(_none_is_admissible(measured, t))
         best = min(found, key=lambda d: (d.refusal, d.layer, d.position))
-        return RefusalDirection(**{**vars(best), "work": self.work})
+        return replace(best, work=self.work)
 
-    def _judge(
+    def _measure(
         self,
         vector: torch.Tensor,
         place: tuple[int, int],
@@ -160,24 +146,18 @@ class _Search:
         plain: torch.Tensor,
         baseline: float,
     ) -> RefusalDirection | None:
-        """The candidate with its three measures, None where it is not admissible."""
-        layer, position = place
+        """The candidate with its three measures, None where one of them is no number."""
         if not bool(torch.isfinite(vector).all()) or float(vector.norm()) == 0:
             return None
         with self.engine.editing(without_direction(vector)):
             ablated = self._logits(held[1])
             refusal = refusal_scores(self._logits(held[0]), self.refusal_ids).mean()
-        with adding(self.engine, layer, vector):
+        with adding(self.engine, place[0], vector):
             induced = refusal_scores(self._logits(held[1]), self.refusal_ids).mean()
-        candidate = RefusalDirection(
-            vector, layer, position, float(refusal), divergence(plain, ablated), float(induced),
-            baseline,
-        )  # fmt: skip
-        t = self.thresholds
-        values = (candidate.refusal, candidate.divergence, candidate.induced)
-        finite = all(abs(v) < float("inf") for v in values)
-        good = candidate.divergence <= t.divergence and candidate.induced >= t.induced
-        return candidate if finite and good else None
+        values = (float(refusal), divergence(plain, ablated), float(induced))
+        if not all(isfinite(v) for v in values):
+            return None
+        return RefusalDirection(vector, *place, *values, baseline)
 
     def _showing(self, rows: Sequence[Ids], *, refuses: bool) -> Sequence[Ids]:
         """The rows on which the model behaves as their kind should."""
@@ -201,8 +181,10 @@ class _Search:
         return torch.as_tensor(total / len(rows))
 
     def _logits(self, rows: Sequence[Ids]) -> torch.Tensor:
-        found = self.engine.next_logits(Prefix(), rows)
-        self._add(found.work.usage, found.work.executed)
+        shared = common_prefix(rows)  # what the template writes before an instruction
+        prefix = self.engine.prefix(rows[0][:shared])
+        found = self.engine.next_logits(prefix, [row[shared:] for row in rows])
+        self._add(prefix.usage + found.work.usage, prefix.executed + found.work.executed)
         return found.logits
 
     def _count(self, row: Ids) -> None:
@@ -211,6 +193,32 @@ class _Search:
 
     def _add(self, usage: Usage, executed: int) -> None:
         self.work = Work(self.work.usage + usage, executed=self.work.executed + executed)
+
+
+def _none_is_admissible(measured: Sequence[RefusalDirection], t: Thresholds) -> str:
+    """What to widen, each limit alone, and what the direction that it lets in does."""
+    ways = []
+    if strong := [d for d in measured if d.induced >= t.min_induced]:
+        best = min(strong, key=lambda d: d.divergence)
+        ways.append(f"max_divergence={ceil(1000 * best.divergence) / 1000:g} admits {_of(best)}")
+    if mild := [d for d in measured if d.divergence <= t.max_divergence]:
+        best = max(mild, key=lambda d: d.induced)
+        ways.append(f"min_induced={floor(1000 * best.induced) / 1000:g} admits {_of(best)}")
+    if measured and not ways:
+        ways.append(f"closest in divergence is {_of(min(measured, key=lambda d: d.divergence))}")
+    return (
+        f"none of {len(measured)} directions is admissible with max_divergence="
+        f"{t.max_divergence:g} and min_induced={t.min_induced:g}: give more instructions "
+        "(num_train, num_validation), other refusal_tokens, or a wider limit"
+        + "".join(f"; {way}" for way in ways)
+    )
+
+
+def _of(d: RefusalDirection) -> str:
+    return (
+        f"layer {d.layer} position {d.position} (divergence {d.divergence:.3g}, induced "
+        f"{d.induced:.3g}, refusal {d.baseline:.3g} before and {d.refusal:.3g} after ablation)"
+    )
 
 
 @contextmanager
@@ -230,6 +238,13 @@ def adding(engine: Engine, layer: int, vector: torch.Tensor) -> Iterator[None]:
             yield
         finally:
             handle.remove()
+
+
+def common_prefix(rows: Sequence[Ids]) -> int:
+    """How many ids all rows begin with alike, at least one id short of the shortest."""
+    shortest = min(len(row) for row in rows)
+    alike = (n for n in range(shortest - 1) if len({row[n] for row in rows}) > 1)
+    return next(alike, shortest - 1)
 
 
 def common_suffix(rows: Sequence[Ids]) -> int:

@@ -45,7 +45,6 @@ from adversariallm.models.checks import checked_engine
 from adversariallm.models.directions import (
     Prompts,
     RefusalDirection,
-    Thresholds,
     adding,
     find_refusal_direction,
 )
@@ -57,6 +56,8 @@ from adversariallm.tokenization.thinking import reasoning_marks
 
 if TYPE_CHECKING:
     import torch
+
+    from adversariallm.core.directions import Thresholds
 
 KEPT_PREFIXES = 8
 """Prefilled prefixes kept per model; a run needs one, and several runs share a model."""
@@ -346,12 +347,12 @@ class LocalModel:
         groups = (harmful, harmless, harmful_validation, harmless_validation)
         encoded = [[self.chat.encode(talk) for talk in group] for group in groups]
         refusal_ids = [self.chat.codec.encode(text)[0] for text in refusal_tokens]
-        limits = thresholds or Thresholds()
-        key = stable_hash([encoded, refusal_ids, list(vars(limits).values())])
+        limits = None if thresholds is None else vars(thresholds)
+        key = stable_hash([encoded, refusal_ids, limits])
         with self._search_lock:
             if key not in self._directions:
                 self._directions[key] = find_refusal_direction(
-                    self.engine, Prompts(*encoded), refusal_ids, limits
+                    self.engine, Prompts(*encoded), refusal_ids, thresholds
                 )
             return self._directions[key]
 

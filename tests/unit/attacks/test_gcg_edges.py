@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from adversariallm.attacks import gcg, gcg_refusal
+from adversariallm.core.directions import SETS, Thresholds
 from adversariallm.core.types import Reply
 from adversariallm.models.local import LocalModel
 from adversariallm.models.planted import PlantedModel
@@ -150,7 +151,23 @@ def test_a_target_that_is_no_use_gives_way_and_a_cut_word_goes(
         assert step.completions
 
 
-def test_the_instructions_are_as_many_as_asked_for() -> None:
+def test_the_search_for_a_direction_gets_as_many_instructions_as_asked_for_and_the_limits() -> None:
     rows = json.dumps([{"instruction": f"say {k}"} for k in range(5)])
-    chosen = gcg_refusal.Attack._instructions(rows, 3)
-    assert [talk[0].content for talk in chosen] == ["say 0", "say 1", "say 2"]
+    assets = {name: rows.replace("say", name) for name in SETS}
+    model = harness.contract_model()
+    asked: list[Any] = []
+    found = model.refusal_direction()
+
+    def direction(*groups: Any, **options: Any) -> Any:
+        asked.append((groups, options))
+        return found
+
+    model.refusal_direction = direction
+    limits = {"max_divergence": 0.4, "min_induced": -2.0}
+    options = {"num_train": 3, "num_validation": 2, "refusal_tokens": ("Sorry",), **limits}
+    run("gcg_refusal", model, [behaviors()[0]], options=options, given={"assets": assets})
+    [(groups, given)] = asked
+    assert [[talk[0].content for talk in group] for group in groups] == [
+        [f"{name} {k}" for k in range(3 if "train" in name else 2)] for name in SETS
+    ]
+    assert given == {"refusal_tokens": ("Sorry",), "thresholds": Thresholds(**limits)}

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from adversariallm.core.budget import Usage
+from adversariallm.core.directions import SETS, Thresholds
 from adversariallm.core.errors import NeedsError
 from adversariallm.core.protocols import Needs, Supplies, Work
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Behavior, Conversation, ModelInput
-from adversariallm.defenses.refusal_direction import SETS, Config, wrap
+from adversariallm.defenses.refusal_direction import Config, wrap
 from adversariallm.inference.hidden import decoder_layers
 from adversariallm.models.directions import RefusalDirection
 from adversariallm.models.fakes import echo_model
@@ -128,11 +129,12 @@ def test_a_small_strength_changes_less(inner: Any) -> None:
 
 
 def test_the_search_gets_its_instructions_and_is_booked_as_set_up(inner: Any) -> None:
-    model = steered(inner, num_train=3, num_validation=2, refusal_tokens=("Sorry",))
+    limits = {"max_divergence": 0.7, "min_induced": -1.5}
+    model = steered(inner, num_train=3, num_validation=2, refusal_tokens=("Sorry",), **limits)
     [(groups, options)] = inner.asked
     assert [len(g) for g in groups] == [3, 3, 2, 2]
     assert [g[0][0].content for g in groups] == [f"{name} 0" for name in SETS]
-    assert options == {"refusal_tokens": ("Sorry",)}
+    assert options == {"refusal_tokens": ("Sorry",), "thresholds": Thresholds(**limits)}
     assert model.preparation.flops == 1000
     assert Needs.GRADIENTS in model.gives and Needs.HIDDEN not in model.gives
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from adversariallm.core.budget import Meter
+from adversariallm.core.directions import Thresholds
 from adversariallm.core.errors import ModelError
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.rng import Rng
@@ -19,7 +22,7 @@ from adversariallm.inference.numerics import SAFE_POLICY
 from adversariallm.models.directions import (
     Prompts,
     RefusalDirection,
-    Thresholds,
+    common_prefix,
     common_suffix,
     find_refusal_direction,
     refusal_scores,
@@ -28,7 +31,7 @@ from adversariallm.models.local import LocalModel
 from adversariallm.models.metered import MeteredModel
 from adversariallm.models.tiny import Parts, tiny_parts
 
-WIDE = Thresholds(divergence=5.0, induced=-10.0)
+WIDE = Thresholds(max_divergence=5.0, min_induced=-10.0)
 RNG = Rng.root(0)
 
 
@@ -177,11 +180,30 @@ def test_the_choice_and_its_measures_equal_the_plain_search(
     )
 
 
-def test_thresholds_exclude(
-    model: LocalModel, prompts: Prompts, refusal_ids: list[int], found: RefusalDirection
+@pytest.mark.parametrize(
+    "wanted", [Thresholds(max_divergence=1e-9, min_induced=-10.0), Thresholds(5.0, 50.0)]
+)
+def test_the_error_names_the_limit_that_admits_a_direction_and_that_limit_does(
+    model: LocalModel, prompts: Prompts, refusal_ids: list[int], wanted: Thresholds
 ) -> None:
-    with pytest.raises(ModelError, match="no direction is admissible"):
-        find_refusal_direction(model.engine, prompts, refusal_ids, Thresholds(divergence=0.0))
+    with pytest.raises(ModelError, match="none of 2 directions is admissible") as caught:
+        find_refusal_direction(model.engine, prompts, refusal_ids, wanted)
+    said = re.findall(r"(max_divergence|min_induced)=(\S+) admits layer (\d+)", str(caught.value))
+    ((name, value, layer),) = said
+    wider = replace(wanted, **{name: float(value)})
+    assert find_refusal_direction(model.engine, prompts, refusal_ids, wider).layer == int(layer)
+    tighter = replace(
+        wanted, **{name: float(value) + (-1 if name == "max_divergence" else 1) / 500}
+    )
+    with pytest.raises(ModelError, match="none of 2"):
+        find_refusal_direction(model.engine, prompts, refusal_ids, tighter)
+
+
+def test_the_error_without_one_limit_that_would_do_names_the_closest(
+    model: LocalModel, prompts: Prompts, refusal_ids: list[int]
+) -> None:
+    with pytest.raises(ModelError, match=r"closest in divergence is layer \d+ position -\d+ \("):
+        find_refusal_direction(model.engine, prompts, refusal_ids, Thresholds(0.0, 50.0))
 
 
 def test_an_instruction_set_without_refusals_is_an_error(
@@ -208,13 +230,19 @@ def test_the_positions_are_what_the_template_writes_after_an_instruction(prompts
     assert common_suffix([(1, 2), (1, 3)]) == 1
 
 
+def test_what_stands_before_an_instruction_is_computed_once_and_never_all_of_it() -> None:
+    assert common_prefix([(1, 2, 3), (1, 2, 4, 5)]) == 2
+    assert common_prefix([(1, 2), (1, 2)]) == common_prefix([(1, 2), (1, 2, 3)]) == 1
+    assert common_prefix([(1, 2), (3, 2)]) == common_prefix([(1,), (1, 2)]) == 0
+
+
 def test_the_meter_books_it_as_setup_every_time_and_it_is_found_once(
     parts: Parts, found: RefusalDirection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = LocalModel.from_parts(parts.model, parts.tokenizer, policy=SAFE_POLICY)
     asked = []
 
-    def find(engine: Any, prompts: Prompts, ids: Sequence[int], limits: Thresholds) -> Any:
+    def find(engine: Any, prompts: Prompts, ids: Sequence[int], limits: Any) -> Any:
         asked.append((prompts, ids))
         return found
 

@@ -232,12 +232,10 @@ class Defended:
         """`[V, d]` float32 vectors of all ids."""
         return self._inner(Needs.GRADIENTS).embedding_matrix()
 
-    def refusal_direction(
-        self, *groups: Sequence[Conversation], refusal_tokens: Sequence[str] = ("I",)
-    ) -> Direction:
+    def refusal_direction(self, *groups: Sequence[Conversation], **options: Any) -> Direction:
         """The model's residual direction whose ablation lowers refusal most."""
         inner = cast("SteerableModel", self._inner(Needs.HIDDEN))
-        return inner.refusal_direction(*groups, refusal_tokens=refusal_tokens)
+        return inner.refusal_direction(*groups, **options)
 
     def generate_without(
         self,
