@@ -66,7 +66,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, layer: torch.nn.Module) -> torch.Tensor:
         ctx.layer = layer
-        bias: torch.Tensor | None = layer.bias
+        bias: Any = layer.bias
         return F.linear(x, dequantized(layer).to(x), None if bias is None else bias.to(x))
 
     @staticmethod

@@ -144,8 +144,8 @@ def _quantization(kind: Quantization, dtype: str) -> Any:
 
     if importlib.util.find_spec("bitsandbytes") is None:
         raise ModelError(
-            f"quantization={kind} needs the package bitsandbytes: pip install bitsandbytes, or use "
-            "quantization=none"
+            f"quantization={kind} needs the package bitsandbytes: "
+            "pip install 'adversariallm[quantized]', or use quantization=none"
         )
     if kind == "int8":
         return BitsAndBytesConfig(load_in_8bit=True)

@@ -37,7 +37,7 @@ class Traits:
         bos_ids: what the tokenizer puts before plain text.
         bos_count: how often that stands at the start of an encoded conversation.
         system_role: whether the template takes a system message.
-        parameters: number of weights.
+        parameters: number of weights, however many bits each is stored in.
     """
 
     num_embeddings: int
@@ -89,7 +89,7 @@ def probe(model: Any, chat: ChatTokenizer) -> Traits:
         bos_ids=chat.codec.bos_ids,
         bos_count=_bos_count(chat),
         system_role=_takes_system(chat),
-        parameters=sum(p.numel() for p in model.parameters()),
+        parameters=model.num_parameters(),
     )
 
 

@@ -72,6 +72,7 @@ def test_a_changed_configuration_is_another_model(folder: Path) -> None:
     "changed",
     [
         {"dtype": "bfloat16"},
+        {"quantization": "nf4"},
         {"system_prompt": "Be brief."},
         {"template": "chatml"},
         {"context_length": 64},

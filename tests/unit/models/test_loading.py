@@ -113,11 +113,28 @@ def test_the_estimate_of_memory_is_the_size_of_the_parameters(folder: Path, part
         assert loading._weight_bytes(card, folder) == width * parts.model.num_parameters()
 
 
-def test_a_missing_quantization_package_says_how_to_get_it(folder: Path) -> None:
-    if importlib.util.find_spec("bitsandbytes") is not None:
-        pytest.skip("bitsandbytes is installed")
-    with pytest.raises(ModelError, match="pip install bitsandbytes"):
+def test_a_missing_quantization_package_says_how_to_get_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ModelError, match=r"pip install 'adversariallm\[quantized\]'"):
         weights(folder, quantization="nf4")
+
+
+@pytest.mark.parametrize(("kind", "layer"), [("nf4", "Linear4bit"), ("int8", "Linear8bitLt")])
+def test_stated_quantization_is_what_is_loaded(
+    kind: str, layer: str, folder: Path, adapter: Path, parts: Parts
+) -> None:
+    pytest.importorskip("bitsandbytes", reason="needs adversariallm[quantized]")
+    model = load_model(str(folder), **{**STATED, "quantization": kind})
+    inner = model.engine.forward.model
+    assert type(inner.model.layers[0].self_attn.q_proj).__name__ == layer
+    assert type(inner.lm_head).__name__ == "Linear"
+    assert model.identity()["quantization"] == kind
+    assert model.traits.parameters == parts.model.num_parameters()
+    assert model.engine.report.invariant
+    adapted = weights(folder, quantization=kind, adapter=str(adapter))
+    assert type(adapted).__name__ == "PeftModel"  # not merged into rounded weights
 
 
 def test_a_folder_without_weights_is_an_error_of_ours(folder: Path, tmp_path: Path) -> None:
