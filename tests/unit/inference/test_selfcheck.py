@@ -20,7 +20,7 @@ from adversariallm.inference.numerics import (
     split_rows,
     tiled_product,
 )
-from adversariallm.inference.selfcheck import choose_policy, group_row_counts
+from adversariallm.inference.selfcheck import choose_policy, group_row_counts, row_classes
 
 from .conftest import build
 
@@ -46,7 +46,7 @@ def test_row_counts_that_disagree_are_kept_apart() -> None:
         return x * (1 + 1e-6) if x.shape[0] in (16, 64) else x
 
     x = torch.zeros(1, 7)
-    groups = group_row_counts([(lambda x: 2 * x, x), (picky, x)])
+    groups = group_row_counts([row_classes(lambda x: 2 * x, x), row_classes(picky, x)])
     others = tuple(n for n in selfcheck.ROW_COUNTS if n not in (16, 64))
     assert sorted(groups) == sorted([others, (16, 64)])
     policy = choose_policy(groups)
@@ -68,7 +68,7 @@ def test_a_row_count_whose_last_rows_differ_is_kept_apart() -> None:
             out[-1] *= 1 + 1e-6
         return out
 
-    groups = group_row_counts([(ragged, torch.zeros(1, 7))])
+    groups = group_row_counts([row_classes(ragged, torch.zeros(1, 7))])
     assert (24,) in groups and len(groups) == 2
 
 
