@@ -119,14 +119,10 @@ def unchecked_report(forward: Forward, policy: RowPolicy) -> Report:
 
 
 def checked_report(forward: Forward, arch: Architecture, cache: Path | None = None) -> Report:
-    """The outcome of `self_check`, from the folder `cache` where it is known.
-
-    The key covers architecture, number type, device, thread count and library versions.
-    """
+    """The outcome of `self_check`, from the folder `cache` where it is known."""
     if cache is None:
         return self_check(forward, arch)
-    about = unchecked_report(forward, SAFE_POLICY).to_dict()
-    path = cache / f"{digest([str(forward.model.config.to_dict()), about, VERSION])}.json"
+    path = cache / f"{_shape_key(forward)}.json"
     try:
         return Report.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
@@ -136,6 +132,22 @@ def checked_report(forward: Forward, arch: Architecture, cache: Path | None = No
     part.write_text(json.dumps(report.to_dict()), encoding="utf-8")
     part.replace(path)
     return report
+
+
+def _shape_key(forward: Forward) -> str:
+    """Everything the bits of a product may depend on: shapes, formats, devices, libraries, host."""
+    model = forward.model
+    config = {
+        k: v
+        for k, v in model.config.to_dict().items()
+        if not k.startswith("_") and k not in ("transformers_version", "dtype", "architectures")
+    }
+    parameters = {
+        f"{tuple(p.shape)} {p.dtype} {p.device} {type(p).__name__}" for p in model.parameters()
+    }
+    about = unchecked_report(forward, SAFE_POLICY).to_dict()
+    shapes = [type(model).__name__, str(config), sorted(parameters)]
+    return digest([VERSION, *shapes, about, platform.node()])
 
 
 def self_check(forward: Forward, arch: Architecture) -> Report:

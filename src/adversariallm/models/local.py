@@ -41,7 +41,6 @@ from adversariallm.inference import (
     guarded,
     without_direction,
 )
-from adversariallm.models.checks import checked_engine
 from adversariallm.models.directions import (
     Prompts,
     RefusalDirection,
@@ -50,6 +49,7 @@ from adversariallm.models.directions import (
 )
 from adversariallm.models.identity import parts_identity
 from adversariallm.models.reasoning import generate_in_two
+from adversariallm.models.sources import cache_dir
 from adversariallm.models.traits import Traits, probe
 from adversariallm.tokenization import ChatTokenizer
 from adversariallm.tokenization.thinking import reasoning_marks
@@ -120,7 +120,7 @@ class LocalModel:
             options: further arguments of `LocalModel`.
         """
         chat = tokenizer if isinstance(tokenizer, ChatTokenizer) else ChatTokenizer(tokenizer)
-        engine = checked_engine(model) if policy is None else Engine(model, policy=policy)
+        engine = Engine(model, policy=policy, cache=cache_dir() / "selfcheck")
         return cls(engine, chat, name=name, **options)
 
     def identity(self) -> Mapping[str, Any]:
