@@ -1,4 +1,4 @@
-"""Our `gcg` against nanoGCG 0.3.0: same weights, start, target and number of candidates.
+"""Our `gcg` against nanoGCG 0.3.0: same weights, start, target, number of candidates and draws.
 
 nanoGCG runs in a process of its own with the transformers release it was made for, and its texts
 are sent back through this package like ours, so that one loss and one judge apply to both. Since

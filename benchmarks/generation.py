@@ -103,7 +103,7 @@ def cases(contest: Contest, quick: bool) -> list[tuple[str, list[tuple[int, ...]
     """Name, prompts and options of each case."""
     few = 4 if quick else 1
     long = contest.prompts(["Tell me more about the history of bread and grain. " * 40])[0][:300]
-    equal = [p[:12] for p in contest.prompts(QUESTIONS)]
+    equal = [p[-24:] for p in contest.prompts(QUESTIONS)]
     return [
         ("ragged, natural stops", contest.prompts(QUESTIONS), {"count": 128 // few, "stop": True}),
         (

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adversariallm.core.rng import Rng
 from adversariallm.core.types import Behavior
 from adversariallm.models.local import LocalModel
 from gcg_contest import ours
@@ -125,9 +124,8 @@ class NanoGcg:
             "target": cell.behavior.target,
             "initial": INITIAL,
             "topk": TOPK,
-            # a seed of its own per behavior: with one for all, nanoGCG draws the same positions and
-            # ranks on every behavior, and their losses are not independent
-            "seed": Rng.root(cell.seed).child("nanogcg", cell.behavior.id).seed % 2**31,
+            "draws": ours.draws(cell.behavior, cell.seed, cell.sizes.steps, cell.sizes.width),
+            "special": sorted(self.model.chat.codec.special_ids),
             "steps": cell.sizes.steps,
             "width": cell.sizes.width,
             "keep_template": cell.arm.keep_template,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from adversariallm.attacks import gcg
+from adversariallm.attacks._kit.proposals import uniform_positions
 from adversariallm.core.budget import Budget, Meter
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.protocols import Context, Losses, Objective
@@ -57,6 +58,25 @@ class Variant:
         return self.model.losses(inputs, targets, objective=objective, shared=shared)
 
 
+def stream(behavior: Behavior, seed: int) -> Rng:
+    """What a search draws from."""
+    return Rng.root(seed).child("gcg", behavior.id)
+
+
+def draws(
+    behavior: Behavior, seed: int, steps: int, width: int
+) -> list[tuple[list[int], list[int]]]:
+    """Positions and ranks that our search draws at each step, for a slot of `INITIAL`."""
+    out = []
+    for step in range(1, steps + 1):
+        rng = stream(behavior, seed).child("step", step).child("propose", 0)
+        length = len(INITIAL.split())
+        positions = uniform_positions(length, width, 1, rng.child("positions").torch())
+        ranks = torch.randint(TOPK, (width,), generator=rng.child("token_choice").torch())
+        out.append((positions[:, 0].tolist(), ranks.tolist()))
+    return out
+
+
 def search(
     model: LocalModel, behavior: Behavior, arm: Arm, seed: int, steps: int, width: int
 ) -> dict[str, Any]:
@@ -66,7 +86,7 @@ def search(
     meter = Meter(Budget())
     ctx = Context(
         models=(MeteredModel(Variant(model, arm), meter),),  # type: ignore[arg-type]
-        rng=Rng.root(seed).child("gcg", behavior.id),
+        rng=stream(behavior, seed),
         meter=meter,
         generation=GenerationConfig(),
         log=lambda **values: None,

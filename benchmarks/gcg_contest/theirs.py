@@ -75,6 +75,44 @@ class Recorder(nano.AttackBuffer):  # type: ignore[misc]
         Recorder.entries.append((float(loss), optim_ids[0].tolist(), clock()))
 
 
+class Given:
+    """`torch` as nanoGCG sees it, where the draws of every step are given.
+
+    Both contestants then propose the same tokens as long as their gradients agree, so that less of
+    their difference is the luck of the draw. nanoGCG also shortlists special tokens: each stands
+    for one that is on our list and not on its own, so that every token of it is as likely as
+    before.
+    """
+
+    def __init__(self, draws: list[tuple[list[int], list[int]]], special: list[int]) -> None:
+        """Hand out one pair of positions and ranks a step."""
+        self.draws = iter(draws)
+        self.ranks: list[int] = []
+        self.special = torch.tensor(special)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else torch has."""
+        return getattr(torch, name)
+
+    def rand(self, shape: tuple[int, int], device: Any) -> torch.Tensor:
+        """Values whose smallest of each row stands at the given position."""
+        positions, self.ranks = next(self.draws)
+        where = torch.tensor(positions, device=device)[:, None]
+        return torch.ones(shape, device=device).scatter_(1, where, 0.0)
+
+    def randint(self, low: int, high: int, shape: tuple[int, ...], device: Any) -> torch.Tensor:
+        """The ranks of the same step."""
+        return torch.tensor(self.ranks, device=device).view(shape)
+
+    def gather(self, values: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+        """Of shortlists, the tokens of those ranks, special ones counted last."""
+        if values.is_floating_point():  # logits
+            return torch.gather(values, dim, index)
+        special = torch.isin(values, self.special.to(values.device))
+        order = special.byte().argsort(dim=dim, stable=True)
+        return values.gather(dim, order.gather(dim, index))
+
+
 def search(model: Any, tokenizer: Any, wanted: dict[str, Any]) -> dict[str, Any]:
     """One run of nanoGCG.
 
@@ -87,10 +125,10 @@ def search(model: Any, tokenizer: Any, wanted: dict[str, Any]) -> dict[str, Any]
         optim_str_init=wanted["initial"],
         search_width=wanted["width"],
         topk=wanted["topk"],
-        seed=wanted["seed"],
         verbosity="ERROR",
     )
     attack = nano.GCG(model, listener, config)
+    nano.torch = Given(wanted["draws"], wanted["special"])
     bos = tokenizer.bos_token
     if wanted["keep_template"]:
         tokenizer.bos_token = None
