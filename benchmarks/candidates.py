@@ -27,6 +27,8 @@ FILLER = "Please tell me how people bake good bread at home in a small oven. "
 TARGET = "Sure, here is a short and friendly guide to baking bread at home, step by step"
 PINNED = ["nanogcg==0.3.0", "transformers==4.47.1", "tokenizers==0.21.4", "huggingface-hub==0.36.0"]
 CURRENT = ["nanogcg==0.3.0"]
+COMPARED = 8
+"""Candidates whose losses are compared."""
 GOALS = [("pinned", 49, 1.3), ("current", 49, 2.0), ("current", 300, 5.0)]
 
 
@@ -122,15 +124,40 @@ def run_ours(options: argparse.Namespace) -> dict[str, Any]:
         lists = [[*c, *after] for c in candidates.tolist()]
         losses = engine.losses(prefix, lists, [target] * options.width)
         slot = lists[int(losses.loss.argmin())][:SLOT]
-    tokens = torch.tensor([[*before, *lists[0], *target]])
-    with torch.no_grad():
-        logits = model(tokens).logits[0, -len(target) - 1 : -1]
-    plain = torch.nn.functional.cross_entropy(logits, tokens[0, -len(target) :])
     return {
         **timings(starts),
         "tokens": [len(before), len(after), len(target)],
-        "error": abs(float(plain - losses.loss[0])),
+        **errors(model, [[*before, *c] for c in lists[:COMPARED]], target, losses.loss[:COMPARED]),
         "invariant": engine.report.invariant,
+    }
+
+
+def errors(model: Any, inputs: list[list[int]], target: list[int], ours: Any) -> dict[str, float]:
+    """Largest differences of losses: to an uncached float32 forward, and to float64.
+
+    The loss of the float32 logits is summed in float64: torch's own float32 cross-entropy over
+    49152 words is off by 2e-5 on processors with AVX2 (`library_error` shows it).
+    """
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    wanted = torch.tensor(target)
+
+    @torch.no_grad()
+    def logits() -> list[Any]:
+        count = len(target)
+        return [model(torch.tensor([[*i, *target]])).logits[0, -count - 1 : -1] for i in inputs]
+
+    single = logits()
+    model.double()
+    exact = torch.stack([cross_entropy(x, wanted) for x in logits()])
+    plain = torch.stack([cross_entropy(x.double(), wanted) for x in single])
+    library = torch.stack([cross_entropy(x, wanted) for x in single])
+    return {
+        "error": float((ours - plain).abs().max()),
+        "our_error": float((ours - exact).abs().max()),
+        "logits_error": float((plain - exact).abs().max()),
+        "library_error": float((library - exact).abs().max()),
     }
 
 
@@ -167,7 +194,7 @@ class Kept:
     def __init__(self, options: argparse.Namespace) -> None:
         """Take up what a run with the same settings has left."""
         self.options = options
-        self.settings = [options.width, options.steps, options.threads]
+        self.settings = [options.width, options.steps, options.threads, COMPARED]
         self.found: dict[str, Any] = {}
         if options.json and options.json.exists():
             old = json.loads(options.json.read_text())
@@ -238,12 +265,17 @@ def main() -> int:
         name = f"nanoGCG, {who}"
         print(f"{name:22}{prefix:7}{row['wall']:8.2f}{row['cpu']:8.2f}{ratio:20.2f}{goal:6.1f}")
         table.append({"who": name, "prefix": prefix, "ratio": ratio, "goal": goal, **row})
-    error = max(row["error"] for row in ours.values())
-    missed += error > 1e-5
+    error = {k: max(row[k] for row in ours.values()) for k in ours[49] if k.endswith("error")}
+    missed += error["error"] > 1e-5
+    print(
+        f"losses against float64: ours {error['our_error']:.1e}; uncached float32 forward "
+        f"{error['logits_error']:.1e}, with torch's float32 cross-entropy "
+        f"{error['library_error']:.1e}"
+    )
     if options.json:
         kept.save(table)
     verdict = "all goals met" if not missed else f"{missed} goals missed"
-    print(f"candidates: {verdict}; largest difference to an uncached forward {error:.1e}")
+    print(f"candidates: {verdict}; difference to an uncached forward {error['error']:.1e}")
     return int(missed > 0)
 
 
