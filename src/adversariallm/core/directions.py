@@ -59,7 +59,8 @@ class DirectionConfig(FrozenConfig):
     min_induced: float = Field(
         Thresholds.min_induced,
         allow_inf_nan=False,
-        description="nor if adding it to harmless prompts gives refusals smaller log-odds",
+        description="a direction is not chosen if adding it to harmless prompts gives refusals "
+        "smaller mean log-odds",
     )
 
     @property
