@@ -59,11 +59,14 @@ CASES: dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
         "gcg_refusal",
         {
             "num_train": 8,
-            "num_validation": 2,
+            "num_validation": 4,
+            "refusal_tokens": "[I,Sorry]",
+            "max_divergence": 0.5,  # no direction of this model is within the paper's 0.1
             "max_target_tokens": 16,
-            "gcg": "{num_steps:5,search_width:16,topk:64}",
+            "gcg": "{num_steps:6,search_width:16,topk:64}",
         },
-        ("model=smollm2-guarded",),
+        # the first refused item that is answered once the direction is ablated
+        ("model=smollm2-guarded", "datasets.starter_harmful.idx=4"),
     ),
     "ample_gcg": (
         "ample_gcg",
