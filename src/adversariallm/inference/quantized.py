@@ -22,8 +22,12 @@ STORED = ("Params4bit", "Int8Params")
 
 
 def quantized_layers(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The layers of a model whose own weight is stored quantized."""
-    return [m for m in model.modules() if type(m._parameters.get("weight")).__name__ in STORED]
+    """The linear layers of a model whose own weight is stored quantized."""
+    return [
+        m
+        for m in model.modules()
+        if isinstance(m, torch.nn.Linear) and type(m._parameters.get("weight")).__name__ in STORED
+    ]
 
 
 def dequantized(layer: torch.nn.Module) -> torch.Tensor:

@@ -30,6 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "int8": {"load_in_8bit": True},
 }
 BLOCK = 64
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
 
 
 class Pair(NamedTuple):
@@ -42,7 +43,7 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module")
 def load(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
     folder = tmp_path_factory.mktemp("llama")
-    build("llama").save_pretrained(folder)
+    build("llama", **SIZES).save_pretrained(folder)
 
     def load(kind: str) -> Any:
         config = BitsAndBytesConfig(**KINDS[kind])
@@ -74,7 +75,7 @@ def _looked_up(layer: torch.nn.Module) -> torch.Tensor:
 
 def _plain(model: Any) -> Any:
     """A model of ordinary layers with the dequantized weights."""
-    plain = build("llama")
+    plain = build("llama", **SIZES)
     with torch.no_grad():
         for name, layer in model.named_modules():
             if layer in quantized_layers(model):
@@ -90,7 +91,7 @@ def pair(request: pytest.FixtureRequest, load: Callable[[str], Any]) -> Pair:
 
 
 def test_the_stored_bits_mean_what_the_format_says(load: Callable[[str], Any]) -> None:
-    original = build("llama")
+    original = build("llama", **SIZES)
     for kind in KINDS:
         model = load(kind)
         assert len(quantized_layers(model)) == 14
@@ -107,7 +108,7 @@ def test_losses_and_generation_do_not_depend_on_the_batch(pair: Pair) -> None:
     assert engine.report.invariant and not engine.report.flags
     with engine.forward.plain(), selfcheck._Products() as products:
         engine.forward.model(torch.arange(5)[None], use_cache=False)
-    assert {k[1] for k in products.found} == {(48, 48), (16, 48), (80, 48), (48, 80), (131, 48)}
+    assert {k[1] for k in products.found} == {(64, 64), (32, 64), (128, 64), (64, 128), (131, 64)}
     assert engine.policy == plain.policy
     prompts = random_ids([3, 17, 40, 70, 5])
     requests = [Request(p, generation=GenerationConfig(max_new_tokens=6)) for p in prompts]
@@ -193,7 +194,7 @@ def test_a_row_among_rows_with_outliers_keeps_its_value(load: Callable[[str], An
     """LLM.int8 looks for outliers in all rows at once: the rule is needed, and it holds."""
     model = load("int8")
     layer = quantized_layers(model)[0]
-    x = torch.randn(2, 48, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
     x[1, 5] = 50.0
     assert not torch.allclose(layer(x)[:1], layer(x[:1]), atol=1e-6)
     with dequantizing([layer]):
@@ -211,7 +212,7 @@ def test_hooks_of_accelerate_still_run(load: Callable[[str], Any]) -> None:
 
     layer = quantized_layers(load("nf4"))[0]
     add_hook_to_module(layer, Counting())
-    x = torch.ones(3, 48)
+    x = torch.ones(3, 64)
     with dequantizing([layer]):
         torch.testing.assert_close(layer(x), x @ dequantized(layer).T)
     assert Counting.calls == 1
