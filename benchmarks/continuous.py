@@ -44,10 +44,10 @@ START = " ".join(["x"] * TOKENS)
 PUBLISHED = {"constant_steps": 100, "cycle_steps": 60, "anneal_steps": 250}
 SCALED = {name: max(2, round(steps * SHARE)) for name, steps in PUBLISHED.items()}
 SHORT = {
-    "optimizer": "steepest", "initialization": "text", "learning_rate": 0.5, "peak_rate": 0.5,
-    "anneal_steps": 2, "entropy_factor": 0.6, "patience": 15, "first_weight": 1.0,
+    "optimizer": "steepest", "initialization": "text", "learning_rate": 0.3, "peak_rate": 0.3,
+    "first_weight": 1.0,
 }  # fmt: skip
-"""Looked for on the first steps of behavior 20 alone, which is none of the eight."""
+"""Found on behaviors 20, 21 and 22, which are none of the eight."""
 ATTACKS_BY_CELL: dict[str, tuple[str, dict[str, Any]]] = {
     "pgd": ("pgd", {"num_steps": 100}),
     "pgd_discrete": (

@@ -46,7 +46,7 @@ INFO = AttackInfo(
         "behaviors do not exchange solutions",
         "the two control losses are off by default",
     ),
-    version=2,
+    version=3,
     quick={"num_steps": 4, "prefix_tokens": 0, "suffix_tokens": 4, "anneal_steps": 2},
 )
 GAP = 0.1  # relative relaxation gap from which on the entropy factor acts in full
@@ -65,7 +65,7 @@ class Config(FrozenConfig):
     learning_rate: float = Field(0.11, gt=0, description="rate before the cycles begin")
     optimizer: Literal["adam", "steepest"] = Field(
         "adam",
-        description="adam, or steps that keep how tokens compare (ours, for short runs)",
+        description="adam, or steps that keep how a row's tokens compare (ours, for short runs)",
         json_schema_extra={"since": "1.0"},
     )
     constant_steps: int = Field(100, ge=0, description="steps at the constant rate")
