@@ -55,7 +55,7 @@ def filtered(logits: torch.Tensor, options: GenerationConfig) -> tuple[torch.Ten
     else:
         ids = torch.arange(scaled.shape[0], device=scaled.device)
     # top-p is a share of what top-k left
-    probs = torch.softmax(scaled if full_mass else scaled[ids], dim=-1).double()
+    probs = torch.softmax(scaled if full_mass else scaled[ids], dim=-1, dtype=torch.float64)
     probs = probs[ids] if full_mass else probs
     if options.top_p < 1:
         keep = max(1, int((probs.cumsum(0) - probs < options.top_p).sum()))
@@ -78,7 +78,7 @@ def _nucleus_ids(scores: torch.Tensor, top_p: float) -> torch.Tensor:
     """By falling score, enough ids to hold `top_p` of the mass (usually far fewer than all)."""
     if scores.shape[0] > NUCLEUS_SHORTLIST:
         ids = _largest(scores, NUCLEUS_SHORTLIST)
-        if float(torch.softmax(scores, dim=-1).double()[ids].sum()) > top_p:
+        if float(torch.softmax(scores, dim=-1, dtype=torch.float64)[ids].sum()) > top_p:
             return ids
     return torch.sort(scores, descending=True, stable=True).indices
 
