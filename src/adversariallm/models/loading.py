@@ -7,9 +7,12 @@ checkpoint unless told to, and never reads a pickle.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import struct
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,14 +126,28 @@ def load_weights(card: ModelCard, options: ModelOptions) -> Any:
     quantization = _quantization(card.quantization, card.dtype)
     if quantization is not None:
         arguments["quantization_config"] = quantization
-    try:
-        with sources.plain_lines():
+    with sources.plain_lines(), _without_advice():
+        try:
             model = AutoModelForCausalLM.from_pretrained(folder, **arguments)
-    except (OSError, ValueError, ImportError) as error:
-        raise ModelError(f"model {card.name!r} cannot be loaded from {folder}: {error}") from error
-    if card.adapter is not None:
-        model = _with_adapter(model, card)
+        except (OSError, ValueError, ImportError) as error:
+            raise ModelError(
+                f"model {card.name!r} cannot be loaded from {folder}: {error}"
+            ) from error
+        if card.adapter is not None:
+            model = _with_adapter(model, card)
     return model.eval().requires_grad_(False)
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """On some processors bitsandbytes, once imported, advises to install kernels we do not use."""
+    logger = logging.getLogger("bitsandbytes")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _quantization(kind: Quantization, dtype: str) -> Any:

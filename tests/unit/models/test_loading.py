@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,22 @@ def test_stated_quantization_is_what_is_loaded(
     assert model.engine.report.invariant
     adapted = weights(folder, quantization=kind, adapter=str(adapter))
     assert type(adapted).__name__ == "PeftModel"  # not merged into rounded weights
+
+
+def test_advice_of_the_quantization_package_is_not_passed_on(
+    folder: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    advice = logging.getLogger("bitsandbytes.backends.cpu.ops")
+
+    def adapted(model: Any, _: Any) -> Any:
+        advice.warning("install more")
+        return model
+
+    monkeypatch.setattr(loading, "_with_adapter", adapted)
+    weights(folder, adapter=str(adapter))
+    assert "install more" not in caplog.text
+    advice.warning("install more")
+    assert "install more" in caplog.text
 
 
 def test_a_folder_without_weights_is_an_error_of_ours(folder: Path, tmp_path: Path) -> None:
