@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from adversariallm.core.budget import Budget, Usage
+from adversariallm.core.directions import Account
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.plugins import ATTACKS
 from adversariallm.core.protocols import Needs, Work
@@ -116,13 +117,20 @@ class FixedDirection:
     layer: int = 1
     work: Work = Work(Usage(forward_passes=2, flops=1000))
 
+    def found(self, *groups: Any, account: Account | None = None, **options: Any) -> FixedDirection:
+        """Stands for the search."""
+        if account is not None:
+            account.ask(0)
+            account.book(self.work)
+        return self
+
 
 def contract_model() -> Any:
     """A tiny model; random weights refuse nothing, so its refusal direction is made up."""
     model = tiny_model("llama")
     width = model.embed([0]).shape[1]
     direction = FixedDirection(torch.randn(width, generator=Rng.root(7).torch()))
-    model.refusal_direction = lambda *groups, **options: direction
+    model.refusal_direction = direction.found
     return model
 
 

@@ -46,7 +46,7 @@ def tiny_with(**changes: Any) -> Any:
             )
     model: Any = LocalModel.from_parts(parts.model, parts.tokenizer, name="tiny-changed")
     direction = harness.FixedDirection(torch.ones(model.embed([0]).shape[1]))
-    model.refusal_direction = lambda *groups, **options: direction
+    model.refusal_direction = direction.found
     return model
 
 

@@ -46,6 +46,13 @@ CASES = [
     if looks_inside(name)
     for options in VARIANTS.get(name, ({},))
 ]
+# none of this model's directions is within the paper's limits
+DIRECTION = {
+    "num_train": 8,
+    "num_validation": 2,
+    "refusal_tokens": ("I", "Sorry"),
+    "max_divergence": 2.0,
+}
 LOWERS = ("gcg", "random_search", "beast")  # a few steps are enough to see the loss fall
 
 
@@ -88,7 +95,7 @@ def attack(smollm2: Any, guarded: Any) -> Any:
             given["helpers"] = {**helpers, **dict.fromkeys(info.helper_needs, smollm2)}
         if name == "gcg_refusal":
             given["assets"] = instructions()
-            options = {**options, "num_train": 8, "num_validation": 2}
+            options = {**options, **DIRECTION}
         fit = [behavior(k)]
         if info.fits == "many":
             fit = [behavior(0), behavior(1)]

@@ -8,13 +8,13 @@ defaults of the authors' code (andyrdt/refusal_direction).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import Field
 
 from adversariallm.core.config import FrozenConfig
-from adversariallm.core.protocols import Direction, SteerableModel
+from adversariallm.core.protocols import Direction, SteerableModel, Work
 from adversariallm.core.types import Conversation
 
 SETS = tuple(
@@ -39,6 +39,19 @@ class Thresholds:
     max_divergence: float = 0.1
     min_induced: float = 0.0
     last_layers: float = 0.2
+
+
+@dataclass(frozen=True)
+class Account:
+    """Who pays for a search, so that a limit ends it between two passes.
+
+    Attributes:
+        ask: called with the number of queries before each pass; raises where a limit is reached.
+        book: called with what each pass cost.
+    """
+
+    ask: Callable[[int], None]
+    book: Callable[[Work], None]
 
 
 class DirectionConfig(FrozenConfig):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from adversariallm.core.budget import Usage
-from adversariallm.core.directions import Thresholds
+from adversariallm.core.directions import Account, Thresholds
 from adversariallm.core.errors import ModelError
 from adversariallm.core.protocols import Work
 from adversariallm.inference import Engine, without_direction
@@ -36,7 +36,7 @@ class RefusalDirection:
         divergence: mean KL on harmless validation prompts, ablated.
         induced: mean refusal score of harmless validation prompts with the direction added.
         baseline: mean refusal score of harmful validation prompts as they are.
-        work: what finding it cost.
+        passes: what finding it cost, pass by pass.
     """
 
     vector: torch.Tensor
@@ -46,7 +46,13 @@ class RefusalDirection:
     divergence: float
     induced: float
     baseline: float
-    work: Work = Work()
+    passes: tuple[Work, ...] = ()
+
+    @property
+    def work(self) -> Work:
+        """What finding it cost."""
+        usage = sum((done.usage for done in self.passes), Usage())
+        return Work(usage, executed=sum(done.executed for done in self.passes))
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,11 @@ class Prompts:
 
 
 def find_refusal_direction(
-    engine: Engine, prompts: Prompts, refusal_ids: Ids, thresholds: Thresholds | None = None
+    engine: Engine,
+    prompts: Prompts,
+    refusal_ids: Ids,
+    thresholds: Thresholds | None = None,
+    account: Account | None = None,
 ) -> RefusalDirection:
     """The difference of means that lowers refusal most when ablated, among those that do no harm.
 
@@ -69,11 +79,12 @@ def find_refusal_direction(
         prompts: encoded up to where the assistant starts to speak.
         refusal_ids: first tokens of refusals.
         thresholds: what is admissible.
+        account: who pays; None asks nobody.
 
     Raises:
         ModelError: no example shows the expected behavior, or no direction is admissible.
     """
-    return _Search(engine, prompts, refusal_ids, thresholds or Thresholds()).run()
+    return _Search(engine, prompts, refusal_ids, thresholds or Thresholds(), account).run()
 
 
 def refusal_scores(logits_WV: torch.Tensor, refusal_ids: Ids) -> torch.Tensor:
@@ -90,10 +101,15 @@ def divergence(before_WV: torch.Tensor, after_WV: torch.Tensor) -> float:
 
 
 class _Search:
-    """One search, adding up what its passes cost."""
+    """One search, keeping what each of its passes cost."""
 
     def __init__(
-        self, engine: Engine, prompts: Prompts, refusal_ids: Ids, thresholds: Thresholds
+        self,
+        engine: Engine,
+        prompts: Prompts,
+        refusal_ids: Ids,
+        thresholds: Thresholds,
+        account: Account | None,
     ) -> None:
         if not len(refusal_ids):
             raise ModelError("no refusal token is given; expected the first token of refusals")
@@ -101,7 +117,8 @@ class _Search:
         self.prompts = prompts
         self.refusal_ids = refusal_ids
         self.thresholds = thresholds
-        self.work = Work()
+        self.account = account
+        self.passes: list[Work] = []
 
     def run(self) -> RefusalDirection:
         given = self.prompts
@@ -136,7 +153,7 @@ class _Search:
         if not found:
             raise ModelError(_none_is_admissible(measured, t))
         best = min(found, key=lambda d: (d.refusal, d.layer, d.position))
-        return replace(best, work=self.work)
+        return replace(best, passes=tuple(self.passes))
 
     def _measure(
         self,
@@ -175,24 +192,29 @@ class _Search:
         """`[L, n, d]` mean of the blocks' inputs at the positions, added up in float64."""
         total: Any = 0.0
         for row in rows:
+            self._ask(1)
             states = self.engine.hidden_states([row], positions)[0, :-1]
             total = total + states.double()
-            self._count(row)
+            usage = self.engine.arch.usage(len(row), 0, 1)
+            self._book(usage, usage.flops or 0)
         return torch.as_tensor(total / len(rows))
 
     def _logits(self, rows: Sequence[Ids]) -> torch.Tensor:
+        self._ask(len(rows))
         shared = common_prefix(rows)  # what the template writes before an instruction
         prefix = self.engine.prefix(rows[0][:shared])
         found = self.engine.next_logits(prefix, [row[shared:] for row in rows])
-        self._add(prefix.usage + found.work.usage, prefix.executed + found.work.executed)
+        self._book(prefix.usage + found.work.usage, prefix.executed + found.work.executed)
         return found.logits
 
-    def _count(self, row: Ids) -> None:
-        usage = self.engine.arch.usage(len(row), 0, 1)
-        self._add(usage, usage.flops or 0)
+    def _ask(self, queries: int) -> None:
+        if self.account is not None:
+            self.account.ask(queries)
 
-    def _add(self, usage: Usage, executed: int) -> None:
-        self.work = Work(self.work.usage + usage, executed=self.work.executed + executed)
+    def _book(self, usage: Usage, executed: int) -> None:
+        self.passes.append(Work(usage, executed=executed))
+        if self.account is not None:
+            self.account.book(self.passes[-1])
 
 
 def _none_is_admissible(measured: Sequence[RefusalDirection], t: Thresholds) -> str:

@@ -57,7 +57,7 @@ from adversariallm.tokenization.thinking import reasoning_marks
 if TYPE_CHECKING:
     import torch
 
-    from adversariallm.core.directions import Thresholds
+    from adversariallm.core.directions import Account, Thresholds
 
 KEPT_PREFIXES = 8
 """Prefilled prefixes kept per model; a run needs one, and several runs share a model."""
@@ -333,6 +333,7 @@ class LocalModel:
         *,
         refusal_tokens: Sequence[str] = ("I",),
         thresholds: Thresholds | None = None,
+        account: Account | None = None,
     ) -> RefusalDirection:
         """The direction whose ablation lowers refusal most; found once for equal arguments.
 
@@ -343,6 +344,8 @@ class LocalModel:
             harmless_validation: further ones to choose with.
             refusal_tokens: texts of tokens that refusals begin with.
             thresholds: what is admissible.
+            account: who pays, also for a direction that was found before; so what a run books, and
+                where a limit ends it, does not depend on what ran earlier.
         """
         groups = (harmful, harmless, harmful_validation, harmless_validation)
         encoded = [[self.chat.encode(talk) for talk in group] for group in groups]
@@ -352,8 +355,12 @@ class LocalModel:
         with self._search_lock:
             if key not in self._directions:
                 self._directions[key] = find_refusal_direction(
-                    self.engine, Prompts(*encoded), refusal_ids, thresholds
+                    self.engine, Prompts(*encoded), refusal_ids, thresholds, account
                 )
+            elif account is not None:
+                for done in self._directions[key].passes:
+                    account.ask(done.usage.queries)
+                    account.book(done)
             return self._directions[key]
 
     def generate_without(

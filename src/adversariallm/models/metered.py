@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from adversariallm.core.budget import Meter, Usage
+from adversariallm.core.directions import Account
 from adversariallm.core.errors import NeedsError
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.protocols import (
@@ -211,13 +212,15 @@ class MeteredModel:
     def refusal_direction(
         self, *groups: Sequence[Conversation], **options: Any
     ) -> RefusalDirection:
-        """The direction; its cost is booked as set-up, found now or before."""
+        """The direction; its cost is booked as set-up, found now or before.
+
+        Raises:
+            BudgetExceededError: a limit ends the search between two of its passes.
+        """
         model = cast("LocalModel", self._white_box(Needs.HIDDEN))
+        account = Account(lambda n: self._meter.check(self.role, queries=n), self._book)
         with self._meter.phase("setup"):
-            self._meter.check(self.role)
-            found = model.refusal_direction(*groups, **options)
-            self._book(found.work)
-        return found
+            return model.refusal_direction(*groups, account=account, **options)
 
     def generate_without(
         self,

@@ -158,7 +158,7 @@ def test_the_search_for_a_direction_gets_as_many_instructions_as_asked_for_and_t
     asked: list[Any] = []
     found = model.refusal_direction()
 
-    def direction(*groups: Any, **options: Any) -> Any:
+    def direction(*groups: Any, account: Any, **options: Any) -> Any:
         asked.append((groups, options))
         return found
 

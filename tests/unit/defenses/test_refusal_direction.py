@@ -33,7 +33,7 @@ def inner() -> Any:
     width = model.embed([0]).shape[1]
     vector = 3 * torch.randn(width, generator=Rng.root(3).torch())
     work = Work(Usage(forward_passes=2, flops=1000))
-    found = RefusalDirection(vector, LAYER, -1, 0.0, 0.0, 0.0, 0.0, work)
+    found = RefusalDirection(vector, LAYER, -1, 0.0, 0.0, 0.0, 0.0, (work,))
     asked: list[Any] = []
     model.asked = asked  # type: ignore[attr-defined]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from adversariallm.core.budget import Meter
+from adversariallm.core.budget import Budget, Meter
 from adversariallm.core.directions import Thresholds
-from adversariallm.core.errors import ModelError
+from adversariallm.core.errors import BudgetExceededError, ModelError
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Conversation
@@ -33,6 +33,8 @@ from adversariallm.models.tiny import Parts, tiny_parts
 
 WIDE = Thresholds(max_divergence=5.0, min_induced=-10.0)
 RNG = Rng.root(0)
+TAILS = ["a short story", "good music", "the weather", "a long list", "the first step", "names"]
+REFUSED, ANSWERED = "the clock refuses", "my neighbor can explain"
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +52,11 @@ def prompts(model: LocalModel) -> Prompts:
     def encoded(word: str, tails: Sequence[str]) -> list[tuple[int, ...]]:
         return [model.chat.encode(Conversation.user(f"{word} {tail}")) for tail in tails]
 
-    tails = ["a short story", "good music", "the weather", "a long list", "the first step", "names"]
     return Prompts(
-        encoded("the clock refuses", tails[:4]),
-        encoded("my neighbor can explain", tails[:4]),
-        encoded("the clock refuses", tails[4:]),
-        encoded("my neighbor can explain", tails[4:]),
+        encoded(REFUSED, TAILS[:4]),
+        encoded(ANSWERED, TAILS[:4]),
+        encoded(REFUSED, TAILS[4:]),
+        encoded(ANSWERED, TAILS[4:]),
     )
 
 
@@ -242,8 +243,10 @@ def test_the_meter_books_it_as_setup_every_time_and_it_is_found_once(
     model = LocalModel.from_parts(parts.model, parts.tokenizer, policy=SAFE_POLICY)
     asked = []
 
-    def find(engine: Any, prompts: Prompts, ids: Sequence[int], limits: Any) -> Any:
+    def find(engine: Any, prompts: Prompts, ids: Sequence[int], _: Any, account: Any) -> Any:
         asked.append((prompts, ids))
+        for done in found.passes:
+            account.book(done)
         return found
 
     monkeypatch.setattr("adversariallm.models.local.find_refusal_direction", find)
@@ -256,6 +259,31 @@ def test_the_meter_books_it_as_setup_every_time_and_it_is_found_once(
     assert prompts.harmless == [model.chat.encode(Conversation.user("b"))]
     assert ids == [model.chat.codec.encode("I")[0]]
     assert found.work.usage.queries > 0
+
+
+def test_a_limit_ends_the_search_in_the_middle_whether_it_was_made_before_or_not(
+    parts: Parts, refusal_ids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(engine: Any, prompts: Any, ids: Any, limits: Any, account: Any) -> Any:
+        return find_refusal_direction(engine, prompts, refusal_ids, WIDE, account)
+
+    monkeypatch.setattr("adversariallm.models.local.find_refusal_direction", find)
+    groups = [
+        [Conversation.user(f"{word} {tail}") for tail in TAILS[part]]
+        for part in (slice(4), slice(4, None))
+        for word in (REFUSED, ANSWERED)
+    ]
+    model = LocalModel.from_parts(parts.model, parts.tokenizer, policy=SAFE_POLICY)
+    spent = []
+    for limit in (20, None, 20):
+        meter = Meter(Budget(queries=limit))
+        stopped = nullcontext() if limit is None else pytest.raises(BudgetExceededError)
+        with stopped:
+            MeteredModel(model, meter).refusal_direction(*groups)
+        spent.append(meter.total.total("setup"))
+    assert spent[0] == spent[2]
+    assert 10 < spent[0].queries <= 20 < spent[1].queries
+    assert (spent[0].flops or 0) > 0
 
 
 def test_ablated_answers_differ_and_leave_the_model_as_it_was(
