@@ -125,7 +125,7 @@ def extras() -> Iterator[Finding]:
     uses = {
         "openai": "models and judges behind an endpoint: pip install 'adversariallm[api]'",
         "anthropic": "Anthropic models: pip install 'adversariallm[api]'",
-        "bitsandbytes": "quantization=int8 and nf4: pip install bitsandbytes",
+        "bitsandbytes": "quantization=int8 and nf4: pip install 'adversariallm[quantized]'",
         "pandas": "load_results: pip install pandas",
     }
     for package, use in uses.items():

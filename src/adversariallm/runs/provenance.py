@@ -15,7 +15,7 @@ from adversariallm.core.protocols import ChatModel
 
 PACKAGES = (
     "adversariallm", "judgezoo", "torch", "transformers", "tokenizers", "safetensors", "peft",
-    "accelerate", "numpy",
+    "accelerate", "bitsandbytes", "numpy",
 )  # fmt: skip
 
 
