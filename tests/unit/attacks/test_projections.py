@@ -39,6 +39,18 @@ def test_the_simplex_projection_is_the_nearest_point(seed: int) -> None:
     assert torch.allclose(projections.simplex(x[None])[0], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 0.03, 1.0])  # every entry stays, down to a few
+def test_ranking_a_part_of_a_row_first_changes_no_bit(
+    scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = rows(3, 4000, 0, scale).float()
+    found = projections.simplex(x)
+    few = bool((found > 0).sum() < 3 * projections.RANKED)
+    assert few == (scale > 1e-3)
+    monkeypatch.setattr(projections, "RANKED", 4000)
+    assert torch.equal(found, projections.simplex(x))
+
+
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 def test_a_ball_projection_is_the_nearest_point(seed: int, norm: projections.Norm) -> None:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 Norm = Literal["l2", "linf", "l1", "none"]
+RANKED = 1024
+"""Entries of a row that are ranked at first; all are where that many stay positive."""
 
 
 def l2_ball(rows: Tensor, radius: float) -> Tensor:
@@ -29,10 +31,16 @@ def linf_ball(rows: Tensor, radius: float) -> Tensor:
 
 def simplex(rows: Tensor, total: float = 1.0) -> Tensor:
     """Nearest rows with non-negative entries that sum to `total`."""
-    ranked = rows.sort(dim=-1, descending=True).values
-    excess = ranked.cumsum(-1) - total
-    counts = torch.arange(1, rows.shape[-1] + 1, device=rows.device, dtype=rows.dtype)
-    kept = (ranked * counts > excess).sum(-1, keepdim=True).clamp_min(1)
+    width = rows.shape[-1]
+    # few entries of a row over a vocabulary stay positive, and ranking the rest would cost most
+    for ranks in (min(RANKED, width), width):
+        ranked = rows.topk(ranks, dim=-1).values
+        excess = ranked.cumsum(-1) - total
+        counts = torch.arange(1, ranks + 1, device=rows.device, dtype=rows.dtype)
+        kept = (ranked * counts > excess).sum(-1, keepdim=True)
+        if ranks == width or bool((kept < ranks).all()):
+            break
+    kept = kept.clamp_min(1)
     threshold = excess.gather(-1, kept - 1) / kept
     return (rows - threshold).clamp_min(0)
 
