@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from small_model import cached_model
+
 ROOT = Path(__file__).resolve().parents[1]
 SLOT = 20
 FILLER = "Please tell me how people bake good bread at home in a small oven. "
@@ -216,17 +218,6 @@ class Kept:
             kept = {"settings": self.settings, "measured": self.found}
             text = json.dumps({**kept, "load": os.getloadavg(), "rows": table}, indent=1)
             self.options.json.write_text(text)
-
-
-def cached_model() -> str:
-    """Folder of the small model that `make model` fetched."""
-    from adversariallm.models.card import get_card
-    from adversariallm.models.sources import find_local
-
-    folder = find_local(get_card("smollm2-135m"))
-    if folder is None:
-        raise SystemExit("SmolLM2 is not in the cache: run `make model`, or give --model DIR")
-    return str(folder)
 
 
 def main() -> int:

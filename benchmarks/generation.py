@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from small_model import cached_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers import logging as transformers_logging
 
@@ -129,17 +130,6 @@ def run_peak(contest: Contest, who: str) -> None:
     call = contest.ours if who == "ours" else contest.library
     call(prompts, 256, stop=False)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
-
-
-def cached_model() -> str:
-    """Folder of the small model that `make model` fetched."""
-    from adversariallm.models.card import get_card
-    from adversariallm.models.sources import find_local
-
-    folder = find_local(get_card("smollm2-135m"))
-    if folder is None:
-        raise SystemExit("SmolLM2 is not in the cache: run `make model`, or give --model DIR")
-    return str(folder)
 
 
 def main() -> int:
