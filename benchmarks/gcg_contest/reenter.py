@@ -8,19 +8,11 @@ from typing import Any
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.rng import Rng
 from adversariallm.core.types import Behavior, Conversation
+from adversariallm.models.directions import common_prefix
 from adversariallm.models.local import LocalModel
 from adversariallm.tokenization import Slot
 from gcg_contest.arms import INITIAL
 from judgezoo import Judge
-
-
-def shared_length(rows: Sequence[Sequence[int]]) -> int:
-    """How many ids all rows begin with, at least one of each left over."""
-    shortest = min(len(row) for row in rows)
-    for i in range(shortest - 1):
-        if any(row[i] != rows[0][i] for row in rows):
-            return i
-    return shortest - 1
 
 
 def reenter(
@@ -42,7 +34,7 @@ def reenter(
     talks = [behavior.conversation.with_content(turn, text) for text in cell["texts"]]
     rows = [model.chat.encode(talk) for talk in talks]
     target = model.chat.segments(behavior.conversation, target=behavior.target).target_ids
-    losses = model.losses(rows, [target] * len(rows), shared=shared_length(rows)).per_token
+    losses = model.losses(rows, [target] * len(rows), shared=common_prefix(rows)).per_token
     out: dict[str, Any] = {
         "loss": [float(x.mean()) for x in losses],
         "same_ids": [list(a) == b for a, b in zip(rows, cell["ids"], strict=True)],

@@ -20,6 +20,7 @@ from adversariallm.core.errors import ModelError
 from adversariallm.core.protocols import Work
 from adversariallm.inference import Engine, without_direction
 from adversariallm.inference.hidden import decoder_layers
+from adversariallm.inference.prefill import common_length
 
 Ids = Sequence[int]
 
@@ -264,9 +265,7 @@ def adding(engine: Engine, layer: int, vector: torch.Tensor) -> Iterator[None]:
 
 def common_prefix(rows: Sequence[Ids]) -> int:
     """How many ids all rows begin with alike, at least one id short of the shortest."""
-    shortest = min(len(row) for row in rows)
-    alike = (n for n in range(shortest - 1) if len({row[n] for row in rows}) > 1)
-    return next(alike, shortest - 1)
+    return min(common_length(rows), min(map(len, rows)) - 1)
 
 
 def common_suffix(rows: Sequence[Ids]) -> int:

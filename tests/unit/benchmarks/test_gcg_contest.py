@@ -88,9 +88,9 @@ def test_the_text_of_a_search_gives_its_loss_and_ids_back(model: LocalModel) -> 
 
 
 def test_the_shared_prefix_leaves_an_id_of_every_row() -> None:
-    assert reenter.shared_length([[1, 2, 3], [1, 2, 4]]) == 2
-    assert reenter.shared_length([[1, 2], [1, 2]]) == 1
-    assert reenter.shared_length([[1, 2, 3], [5, 2, 3]]) == 0
+    assert reenter.common_prefix([[1, 2, 3], [1, 2, 4]]) == 2
+    assert reenter.common_prefix([[1, 2], [1, 2]]) == 1
+    assert reenter.common_prefix([[1, 2, 3], [5, 2, 3]]) == 0
 
 
 def cell(*losses: float, score: tuple[int, ...] = (), seconds: tuple[float, ...] = ()) -> dict:
