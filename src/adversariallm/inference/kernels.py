@@ -81,9 +81,9 @@ class Kernel:
 def available(dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
     """The kernels that could be used for weights of that type, the preferred one first.
 
-    With AVX-512 oneDNN was up to twice as fast as MKL (Zen 5), with AVX2 it took 1.2 to 1.6 times
-    as long (Zen 3) [measured]. The order is a fact of the processor, not of a stopwatch, so that it
-    is the same on every load.
+    With AVX-512 oneDNN was up to twice as fast as MKL (Zen 5), with AVX2 its chains of 320 took 1.0
+    to 1.8 times as long (Zen 3) [measured, product by product]. The order is a fact of the
+    processor, not of a stopwatch, so that it is the same on every load.
     """
     built = hasattr(torch.ops.mkldnn, "_linear_pointwise")
     if not built or dtype != torch.float32 or device.type != "cpu":
