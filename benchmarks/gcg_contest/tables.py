@@ -233,7 +233,8 @@ def ablation_table(cells: Cells, numbers: dict[str, Any]) -> None:
         own, typed = (float(np.mean([m(f) for f in mine.values()])) for m in (own_best, back_best))
         values = (0.0, 0.0, 0.0) if arm is OURS else difference(base, mine, back_best)
         lost = unreachable(mine, "same_ids", False)
-        won = float(np.mean([solved(f) for f in mine.values()]))
+        answered = all("score" in f["back"] for f in mine.values())
+        won = float(np.mean([solved(f) for f in mine.values()])) if answered else math.nan
         table[arm.name] = {
             "runs": len(mine), "own": own, "typed": typed, "difference": values,
             "unreachable": lost, "success": won,

@@ -1,8 +1,8 @@
 """Kernels for products of activations with weights: the library's own, and oneDNN on a CPU.
 
 In float32 torch hands products to MKL, whose bits depend on the number of rows and which leaves
-the wide registers of AMD processors unused. oneDNN takes the weights as they are, without a packed
-copy. Which kernel is used is decided by `selfcheck`.
+the wide registers of other makers' processors than Intel's unused. oneDNN takes the weights as they
+are, without a packed copy. Which kernel is used is decided by `selfcheck`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ HEAD = 4
 product adds little error, few rows are computed, and copying the weight in parts would cost most.
 """
 BACKWARD_DEPTH = 2048
-WIDE = ("AVX512",)
-"""Capabilities, as torch names them, of processors on which oneDNN is tried first."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +79,21 @@ class Kernel:
 def available(dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
     """The kernels that could be used for weights of that type, the preferred one first.
 
-    With AVX-512 oneDNN was up to twice as fast as MKL (Zen 5), with AVX2 its chains of 320 took 1.0
-    to 1.8 times as long (Zen 3) [measured, product by product]. The order is a fact of the
+    oneDNN against MKL [measured, product by product, 256 rows]: up to twice as fast with AVX-512 of
+    AMD (Zen 5, chains of 320), 0.65 to 0.77 times as fast with that of Intel (a Xeon with
+    AMX, chains of 192), 0.55 to 1 times with AVX2 (Zen 3, chains of 320). The order is a fact of the
     processor, not of a stopwatch, so that it is the same on every load.
     """
     built = hasattr(torch.ops.mkldnn, "_linear_pointwise")
     if not built or dtype != torch.float32 or device.type != "cpu":
         return ("torch",)
-    wide = torch.backends.cpu.get_cpu_capability() in WIDE
-    return NAMES if wide else NAMES[::-1]
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return NAMES if wide and "Intel" not in maker() else NAMES[::-1]
+
+
+def maker() -> str:
+    """What torch calls this processor, e.g. "Intel Xeon"; the name may be empty."""
+    return str(torch.cpu.get_capabilities().get("cpu_name", ""))
 
 
 def _onednn(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

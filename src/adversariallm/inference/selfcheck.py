@@ -29,7 +29,7 @@ from adversariallm.inference.cache import RaggedStore
 from adversariallm.inference.decode import Decoder
 from adversariallm.inference.flops import Architecture
 from adversariallm.inference.forward import Forward
-from adversariallm.inference.kernels import Kernel, available, chains
+from adversariallm.inference.kernels import Kernel, available, chains, maker
 from adversariallm.inference.numerics import SAFE_POLICY, RowPolicy, as_product
 from adversariallm.inference.prefill import Filling, Prefill
 from adversariallm.inference.prefix import Prefix
@@ -45,7 +45,7 @@ PROMPTS = (5, 12, 50, 63)
 """Lengths: two pairs that are prefilled together, and one whose keys are widened as it decodes."""
 NEW_TOKENS = 3
 BOUNDS = {torch.float32: 1e-3, torch.float64: 1e-6}
-VERSION = 6
+VERSION = 7
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def unchecked_report(forward: Forward, policy: RowPolicy) -> Report:
         threads=torch.get_num_threads(),
         torch=torch.__version__,
         transformers=transformers.__version__,
-        cpu=torch.backends.cpu.get_cpu_capability(),
+        cpu=f"{torch.backends.cpu.get_cpu_capability()} {maker()}".rstrip(),
     )
 
 

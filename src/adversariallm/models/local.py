@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from adversariallm.core.config import stable_hash
+from adversariallm.core.directions import Thresholds
 from adversariallm.core.errors import ContextLengthError, ModelError
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.protocols import (
@@ -57,7 +58,7 @@ from adversariallm.tokenization.thinking import reasoning_marks
 if TYPE_CHECKING:
     import torch
 
-    from adversariallm.core.directions import Account, Thresholds
+    from adversariallm.core.directions import Account
 
 KEPT_PREFIXES = 8
 """Prefilled prefixes kept per model; a run needs one, and several runs share a model."""
@@ -350,8 +351,8 @@ class LocalModel:
         groups = (harmful, harmless, harmful_validation, harmless_validation)
         encoded = [[self.chat.encode(talk) for talk in group] for group in groups]
         refusal_ids = [self.chat.codec.encode(text)[0] for text in refusal_tokens]
-        limits = None if thresholds is None else vars(thresholds)
-        key = stable_hash([encoded, refusal_ids, limits])
+        thresholds = thresholds or Thresholds()
+        key = stable_hash([encoded, refusal_ids, vars(thresholds)])
         with self._search_lock:
             if key not in self._directions:
                 self._directions[key] = find_refusal_direction(

@@ -65,6 +65,24 @@ def test_other_types_quantized_and_trainable_weights_stay_with_the_library() -> 
     assert kernels.available(torch.bfloat16, torch.device("cpu")) == ("torch",)
 
 
+@pytest.mark.parametrize(
+    "capability,name,first",
+    [
+        ("AVX512", "AMD EPYC", "onednn"),
+        ("AVX512", "", "onednn"),
+        ("AVX512", "Intel Xeon", "torch"),
+        ("AVX2", "AMD EPYC", "torch"),
+        ("DEFAULT", "ARM Neoverse", "torch"),
+    ],
+)
+def test_the_order_is_a_fact_of_the_processor(
+    capability: str, name: str, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": name})
+    assert kernels.available(torch.float32, torch.device("cpu"))[0] == first
+
+
 @pytest.mark.parametrize("form", ["linear", "addmm", "matmul"])
 def test_every_form_of_product_takes_the_kernel(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []

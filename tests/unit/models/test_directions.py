@@ -251,9 +251,10 @@ def test_the_meter_books_it_as_setup_every_time_and_it_is_found_once(
 
     monkeypatch.setattr("adversariallm.models.local.find_refusal_direction", find)
     groups = [[Conversation.user(word)] for word in ("a", "b", "c", "d")]
-    for _ in range(2):
+    for options in ({}, {"thresholds": Thresholds()}):
         meter = Meter()
-        assert MeteredModel(model, meter).refusal_direction(*groups, refusal_tokens=("I",)) is found
+        asking = MeteredModel(model, meter)
+        assert asking.refusal_direction(*groups, refusal_tokens=("I",), **options) is found
         assert meter.total.total("setup", role="model") == found.work.usage == meter.total.total()
     ((prompts, ids),) = asked
     assert prompts.harmless == [model.chat.encode(Conversation.user("b"))]
