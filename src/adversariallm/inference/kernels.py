@@ -80,8 +80,8 @@ def available(dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
     """The kernels that could be used for weights of that type, the preferred one first.
 
     oneDNN against MKL [measured, product by product, 256 rows]: up to twice as fast with AVX-512 of
-    AMD (Zen 5, chains of 320), 0.65 to 0.77 times as fast with that of Intel (a Xeon with
-    AMX, chains of 192), 0.55 to 1 times with AVX2 (Zen 3, chains of 320). The order is a fact of the
+    AMD (Zen 5, chains of 320), 0.65 to 0.77 times as fast with that of Intel (a Xeon with AMX,
+    chains of 192), 0.55 to 1 times with AVX2 (Zen 3, chains of 320). The order is a fact of the
     processor, not of a stopwatch, so that it is the same on every load.
     """
     built = hasattr(torch.ops.mkldnn, "_linear_pointwise")
