@@ -307,9 +307,9 @@ class _Replay:
 
     def _scores(self) -> Difference | None:
         for part in self.store.scores(self.document["run_id"]):
-            view: View = "attacked" if part.header.get("view") == "attacked" else "clean"
+            view: View = part.header.get("view", "clean")
             name = str(part.header["judge"]).partition("@")[0]
-            self.say(f"judging with {name}")
+            self.say(f"judging with {part.header['judge']}")
             try:
                 difference = self._rejudge(part, name, view)
             except Exception as error:  # noqa: BLE001  -- a judge that is not here is no difference
@@ -345,7 +345,7 @@ class _Replay:
             if not _equal(value, score):
                 where = f"score of completion {k} of {self._place(step, run)} by {name}"
                 return Difference(where, str(value), str(score), self._cause(f"the judge {name}"))
-        self.compared.append(f"{len(values)} scores by {name} came out equal")
+        self.compared.append(f"{len(values)} scores by {part.header['judge']} came out equal")
         return None
 
     # Helpers

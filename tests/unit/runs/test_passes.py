@@ -162,6 +162,10 @@ def test_stored_inputs_are_sent_to_a_defended_model(store: Store, workshop: Work
     assert finished.exit_code == 0
     document = store.read(finished.run_ids[0])
     assert document["config"]["defense"][0]["name"] == "smooth_llm"
+    views = {part.header["view"] for part in store.scores(finished.run_ids[0])}
+    assert views == {"clean", "undefended"}
+    replayed = replay(store, finished.run_ids[0], workshop=workshop)
+    assert replayed.passed, replayed.difference
 
 
 def test_embeddings_are_refused_with_the_reason(
