@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from adversariallm.core.budget import Meter, Usage
+from adversariallm.core.budget import LIMITED_PHASES, Meter, Usage
 from adversariallm.core.directions import Account
 from adversariallm.core.errors import NeedsError
 from adversariallm.core.generation import GenerationConfig
@@ -41,7 +41,9 @@ class MeteredModel:
     """A model whose calls are charged to a meter under a role.
 
     Before a call the limits are checked, so that a batch which would pass the query limit is never
-    sent; after it the useful work is booked. A prefix that an algorithm shares is booked once.
+    sent; after it the useful work is booked. A prefix that an algorithm shares is booked once: by
+    the search at its first use, whoever used it before, and by what is only logged where the search
+    has not paid for it.
     """
 
     def __init__(self, model: ChatModel, meter: Meter, *, role: str = "model") -> None:
@@ -260,5 +262,11 @@ class MeteredModel:
         self._meter.charge(self.role, work.usage, executed=work.executed)
         if work.shared_key is not None:
             key = f"{self.role}:{self._model.name}:{work.shared_key}"
-            if self._meter.first(key):
+            if self._pays_for(key):
                 self._meter.charge(self.role, work.shared)
+
+    def _pays_for(self, key: str) -> bool:
+        """Whether this call is the one that a shared prefix is booked under."""
+        if self._meter.current in LIMITED_PHASES:
+            return self._meter.first(key)
+        return key not in self._meter.once_keys and self._meter.first(f"{key}:beside the search")

@@ -73,6 +73,40 @@ def test_a_shared_prefix_is_booked_once_a_run_and_role(
     assert meter.total.total(role="attacker").tokens_processed == whole
 
 
+def test_the_search_pays_for_its_prefix_also_after_a_loss_that_is_only_logged(
+    planted: PlantedModel, segments: Segments
+) -> None:
+    meter = Meter()
+    shared = len(segments.before)
+    model = MeteredModel(planted, meter)
+
+    def ask() -> None:
+        model.losses([segments.input_ids], [segments.target_ids], shared=shared)
+
+    whole = len(segments.input_ids) + len(segments.target_ids) - 1
+    with meter.phase("diagnosis"):
+        ask()
+        ask()
+    ask()
+    ask()
+    for phase in ("diagnosis", "optimization"):
+        assert meter.total.total(phase).tokens_processed == whole + (whole - shared)
+
+
+def test_what_is_only_logged_uses_the_prefix_that_the_search_paid_for(
+    planted: PlantedModel, segments: Segments
+) -> None:
+    meter = Meter()
+    shared = len(segments.before)
+    model = MeteredModel(planted, meter)
+    model.losses([segments.input_ids], [segments.target_ids], shared=shared)
+    with meter.phase("diagnosis"):
+        model.losses([segments.input_ids], [segments.target_ids], shared=shared)
+    whole = len(segments.input_ids) + len(segments.target_ids) - 1
+    assert meter.total.total("optimization").tokens_processed == whole
+    assert meter.total.total("diagnosis").tokens_processed == whole - shared
+
+
 def test_work_is_booked_under_the_surrounding_phase(planted: PlantedModel) -> None:
     meter = Meter()
     model = MeteredModel(planted, meter)
