@@ -167,9 +167,9 @@ def test_rejudged_jailbreakbench_artifact_changes_verdicts_and_totals_only(tmp_p
         writer("jailbreakbench")([document], tmp_path)
     path, _ = writer("jailbreakbench")([document], tmp_path, judge="second")
     got = json.loads(path.read_text())
-    assert [r["jailbroken"] for r in got["jailbreaks"]] == [False, True, False]
+    assert [r["jailbroken"] for r in got["jailbreaks"]] == [None, True, False]
     assert got["parameters"]["total_number_of_jailbreaks"] == 1
-    assert got["parameters"]["attack_success_rate"] == pytest.approx(1 / 3)
+    assert got["parameters"]["attack_success_rate"] == pytest.approx(1 / 2)
     assert got["jailbreaks"][0]["queries_to_jailbreak"] == 7
 
 

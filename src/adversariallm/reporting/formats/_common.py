@@ -17,6 +17,7 @@ from adversariallm.core.config import stable_hash
 from adversariallm.core.errors import DataError
 from adversariallm.core.records import BehaviorRun, RunDocument
 from adversariallm.evaluation.facts import Document, judge_view, judges_of
+from adversariallm.evaluation.success import When
 
 
 def imported_document(
@@ -67,36 +68,51 @@ def behavior_facts(identity: str, goal: str, **facts: Any) -> dict[str, Any]:
     return row | {k: v for k, v in facts.items() if v is not None and v != {}}
 
 
-def chosen_step(run: Mapping[str, Any], judge: str | None) -> Mapping[str, Any] | None:
-    """The step that stands for a behavior: the first success, else the lowest loss, else the last.
+def chosen_step(
+    run: Mapping[str, Any], judge: str | None, when: When = "any"
+) -> Mapping[str, Any] | None:
+    """The step that stands for a behavior; only steps with completions count, None without any.
 
-    Only steps with completions count; None where there is none.
+    Args:
+        run: one evaluated behavior.
+        judge: whose scores are read.
+        when: which step: `any` the first success (where there is none, the lowest loss among the
+            scored steps, or the last of them), `best_loss` the lowest loss, `last` the last.
     """
     steps: list[Mapping[str, Any]] = [s for s in run["steps"] if s["model_completions"]]
-    if not steps:
-        return None
-    for step in steps:
-        if judge is not None and any(_hits(step, judge)):
-            return step
+    if when == "any" and judge is not None:
+        for step in steps:
+            if any(verdicts(step, judge)):
+                return step
+        steps = [s for s in steps if set(verdicts(s, judge)) != {None}] or steps
     known = [s for s in steps if s["loss"] is not None]
-    return min(known, key=lambda s: s["loss"]) if known else steps[-1]
+    if known and when != "last":
+        return min(known, key=lambda s: s["loss"])
+    return steps[-1] if steps else None
 
 
-def _hits(step: Mapping[str, Any], judge: str) -> list[bool]:
+def chosen_answer(step: Mapping[str, Any], judge: str | None) -> int:
+    """Which completion stands for a step: the first success, else the first scored, else the first.
+
+    So a format with one answer for each behavior never shows an unscored answer as a failure.
+    """
+    found = [] if judge is None else verdicts(step, judge)
+    for wanted in (True, False):
+        if wanted in found:
+            return found.index(wanted)
+    return 0
+
+
+def verdicts(step: Mapping[str, Any], judge: str) -> list[bool | None]:
+    """Whether each completion is a hit; None where unscored."""
     threshold = judge_view(judge).threshold
-    return [s is not None and s >= threshold for s in scores_of(step, judge)]
+    return [None if s is None else s >= threshold for s in scores_of(step, judge)]
 
 
 def scores_of(step: Mapping[str, Any], judge: str) -> list[float | None]:
     """One value of the judge's score key per completion."""
     column = step["scores"].get(judge, {}).get(judge_view(judge).score_key, [])
     return [*column, *[None] * (len(step["model_completions"]) - len(column))]
-
-
-def verdict(step: Mapping[str, Any], judge: str, k: int = 0) -> bool | None:
-    """Whether completion k is a hit; None where unscored."""
-    score = scores_of(step, judge)[k]
-    return None if score is None else score >= judge_view(judge).threshold
 
 
 def prompt_text(step: Mapping[str, Any]) -> str | None:
@@ -131,7 +147,7 @@ def pick_judge(documents: Sequence[Document], judge: str | None) -> str | None:
         return judge
     if len(found) > 1:
         raise DataError(
-            f"several judges scored these runs: {', '.join(found)}; choose one with judge="
+            f"several judges scored these runs: {', '.join(found)}; choose one with --judge"
         )
     return found[0] if found else None
 

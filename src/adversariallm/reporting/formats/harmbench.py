@@ -17,6 +17,7 @@ from typing import Any
 from adversariallm.core.errors import DataError
 from adversariallm.core.records import BehaviorRun, CompletionRecord, StepRecord
 from adversariallm.evaluation.facts import Document, group_by_setting
+from adversariallm.evaluation.success import When
 from adversariallm.reporting.formats._common import (
     behavior_facts,
     chosen_step,
@@ -25,7 +26,7 @@ from adversariallm.reporting.formats._common import (
     prompt_text,
     read_json,
     safe_file_name,
-    verdict,
+    verdicts,
     write_json,
 )
 
@@ -118,6 +119,7 @@ def write(
     *,
     form: str = "harmbench",
     judge: str | None = None,
+    when: When = "last",
 ) -> list[Path]:
     """Write the three files of each setting into a folder of its own.
 
@@ -126,6 +128,8 @@ def write(
         folder: where the folders go.
         form: ignored; there is one form.
         judge: whose verdicts are the labels; without any judge there is no results file.
+        when: which step is the test case, as in `report --protocol`; an attacker cannot ask the
+            judge, so its last step is its result.
     """
     judge = pick_judge(documents, judge)
     paths = []
@@ -136,7 +140,7 @@ def write(
         completions: dict[str, list[Any]] = {n: [] for n in names}
         results: dict[str, list[Any]] = {n: [] for n in names}
         for run in (r for d in group for r in d["runs"]):
-            _add(run, judge, cases, completions, results)
+            _add(run, judge, when, cases, completions, results)
         paths.append(write_json(base / "test_cases.json", cases))
         paths += _individual(base, cases, group)
         paths.append(write_json(base / "completions.json", completions))
@@ -167,12 +171,13 @@ def _individual(
 def _add(
     run: Mapping[str, Any],
     judge: str | None,
+    when: When,
     cases: dict[str, list[Any]],
     completions: dict[str, list[Any]],
     results: dict[str, list[Any]],
 ) -> None:
     name = run["behavior"]["id"]
-    step = chosen_step(run, judge) or (run["steps"][-1] if run["steps"] else None)
+    step = chosen_step(run, judge, when) or (run["steps"][-1] if run["steps"] else None)
     for table in (cases, completions, results):
         table.setdefault(name, [])
     if step is None:
@@ -180,10 +185,10 @@ def _add(
     case = step["note"].get("test_case", prompt_text(step))
     cases[name].append(case)
     rest = run["behavior"].get("extra", {}).get("harmbench", {})
-    for k, text in enumerate(step["model_completions"]):
+    labels = [None] * len(step["model_completions"]) if judge is None else verdicts(step, judge)
+    for label, text in zip(labels, step["model_completions"], strict=True):
         entry = {"test_case": case, "generation": text}
         completions[name].append(dict(entry))
-        label = None if judge is None else verdict(step, judge, k)
         if label is not None:
             entry["label"] = int(label)
         results[name].append(entry | rest)

@@ -3,20 +3,30 @@
 `attack-artifacts/METHOD/attack-info.json` and `METHOD/THREAT/MODEL.json`. Fields we do not use are
 kept with the behavior and written back, so that reading and writing gives the same values.
 
+An artifact has one row for each behavior, so every setting and seed is an artifact of its own. A
+row without a score has `jailbroken` null and stays out of the rate; JailbreakBench's own reader
+wants true or false there and refuses it.
+
 Source: github.com/JailbreakBench/artifacts; jailbreakbench 1.0.0, artifact.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adversariallm.core.errors import DataError
+from adversariallm.core.errors import ConfigError, DataError
+from adversariallm.core.plugins import ATTACKS
+from adversariallm.core.protocols import Needs
 from adversariallm.core.records import BehaviorRun, CompletionRecord, StepRecord
 from adversariallm.evaluation.facts import Document, Setting, group_by_setting
+from adversariallm.evaluation.success import When
 from adversariallm.reporting.formats._common import (
     behavior_facts,
+    chosen_answer,
     chosen_step,
     imported_document,
     pick_judge,
@@ -24,13 +34,15 @@ from adversariallm.reporting.formats._common import (
     read_json,
     safe_file_name,
     search_usage,
-    verdict,
+    verdicts,
     write_json,
 )
 
+_log = logging.getLogger(__name__)
 LABELS = "jailbreakbench_labels"
 NO_DATE = "1970-01-01"  # their schema wants one, and equal runs must give equal files
 THREATS = ("white_box", "black_box", "transfer", "manual")
+_INSIDE = Needs.LOGITS | Needs.GRADIENTS | Needs.EMBEDDINGS | Needs.HIDDEN
 _USED = ("index", "goal", "behavior", "category", "prompt", "response", "jailbroken")
 
 
@@ -92,29 +104,39 @@ def write(
     *,
     form: str = "jailbreakbench",
     judge: str | None = None,
-    threat: str = "white_box",
+    threat: str | None = None,
+    when: When = "last",
 ) -> list[Path]:
-    """Write one artifact per setting, below `folder/attack-artifacts`.
+    """Write one artifact per setting and seed, below `folder/attack-artifacts`.
 
     Args:
         documents: joined run documents.
         folder: where the tree begins.
         form: ignored; there is one form.
         judge: whose verdicts fill `jailbroken`; needed where several judged.
-        threat: the folder of the threat model; artifacts that were read keep their own.
+        threat: the folder of the threat model; None takes what the attack needs of the model.
+            Artifacts that were read keep their own.
+        when: which step is the row of a behavior, as in `report --protocol`.
+
+    Raises:
+        DataError: nothing is judged, or nobody knows the threat model of an attack.
     """
     judge = pick_judge(documents, judge)
     if judge is None:
         raise DataError("an artifact says what was jailbroken: judge these runs first")
     models: dict[str, dict[str, list[str]]] = {}
     paths = []
-    for setting, group in group_by_setting(documents):
+    for (method, kind), setting, group in _artifacts(documents, threat):
         source = setting.config.get("imported", {}).get("parameters", {})
-        kind = source.get("attack_type", threat)
-        if kind not in THREATS:
-            raise DataError(f"threat model {kind!r}: expected one of {', '.join(THREATS)}")
-        method = setting.attack + (f"-{setting.defense}" if setting.defense and not source else "")
-        rows = [_row(run, judge, i) for i, run in enumerate(r for d in group for r in d["runs"])]
+        runs = [run for document in group for run in document["runs"]]
+        rows = [_row(run, judge, i, when) for i, run in enumerate(runs)]
+        unknown = sum(1 for row in rows if row["jailbroken"] is None)
+        if unknown:
+            _log.warning(
+                "%s on %s: %d of %d rows have no verdict of %s: jailbroken is null, which "
+                "JailbreakBench's own reader refuses, and the rate is over the others",
+                method, setting.model, unknown, len(rows), judge,
+            )  # fmt: skip
         artifact = {
             "parameters": _parameters(setting.config, source, rows, setting, kind, judge),
             "jailbreaks": rows,
@@ -128,34 +150,82 @@ def write(
     return paths
 
 
-def _row(run: Mapping[str, Any], judge: str, place: int) -> dict[str, Any]:
+def _artifacts(
+    documents: Sequence[Document], threat: str | None
+) -> Iterator[tuple[tuple[str, str], Setting, list[Document]]]:
+    """Method and threat folder of each artifact; no two artifacts get the same file."""
+    groups = [(s, _kind(s, threat), group) for s, group in group_by_setting(documents)]
+    places = Counter((_method(s), kind, s.model) for s, kind, _ in groups)
+    for setting, kind, group in groups:
+        method = _method(setting)
+        if places[method, kind, setting.model] > 1:
+            method += f"-{setting.key[:8]}"
+        seeds = sorted({d["config"].get("seed", 0) for d in group})
+        for seed in seeds:
+            name = f"{method}-seed{seed}" if len(seeds) > 1 else method
+            yield (name, kind), setting, [d for d in group if d["config"].get("seed", 0) == seed]
+
+
+def _method(setting: Setting) -> str:
+    known = "parameters" in setting.config.get("imported", {})
+    return setting.attack + (f"-{setting.defense}" if setting.defense and not known else "")
+
+
+def _kind(setting: Setting, threat: str | None) -> str:
+    """The threat model: what the file said, what was asked for, or what the attack needs."""
+    given = setting.config.get("imported", {}).get("parameters", {}).get("attack_type", threat)
+    kind = given or _needed(setting)
+    if kind not in THREATS:
+        raise DataError(f"threat model {kind!r}: expected one of {', '.join(THREATS)}")
+    return kind
+
+
+def _needed(setting: Setting) -> str:
+    made_for = setting.config.get("parent", {}).get("made_for", "").partition(" behind ")[0]
+    if made_for and made_for != setting.model:
+        return "transfer"
+    attack = setting.config["attack"]
+    try:
+        module = ATTACKS.load(attack["name"])
+        needs = module.INFO.with_options(module.Config(**attack.get("options", {}))).needs
+    except (ConfigError, TypeError, ValueError) as error:
+        raise DataError(
+            f"the threat model of attack {attack['name']!r} is not known here ({error}); "
+            f"say it with --threat: {', '.join(THREATS)}"
+        ) from error
+    return "white_box" if needs & _INSIDE else "black_box"
+
+
+def _row(run: Mapping[str, Any], judge: str, place: int, when: When) -> dict[str, Any]:
     behavior = run["behavior"]
     extra = behavior.get("extra", {})
-    step = chosen_step(run, judge) or (run["steps"][-1] if run["steps"] else None)
-    answered = step is not None and bool(step["model_completions"])
+    answered = chosen_step(run, judge, when)
+    step = answered or (run["steps"][-1] if run["steps"] else None)
+    k = 0 if answered is None else chosen_answer(answered, judge)
     row = {
         "index": extra.get("index", place),
         "goal": behavior["goal"],
         "behavior": behavior["id"],
         "category": behavior.get("category"),
         "prompt": None if step is None else prompt_text(step),
-        "response": step["model_completions"][0] if step is not None and answered else None,
+        "response": None if answered is None else answered["model_completions"][k],
     }
+    won = None if answered is None else verdicts(answered, judge)[k]
     if "jailbreakbench" in extra:
         row |= extra["jailbreakbench"]
     else:
-        row |= _counts(run, step if answered else None, judge)
-    if judge == LABELS and step is not None and "jailbroken" in step["note"]:
-        row["jailbroken"] = step["note"]["jailbroken"]
-    else:
-        row["jailbroken"] = bool(verdict(step, judge)) if step is not None and answered else False
+        row |= _counts(run, answered, k, won)
+    said = None if step is None else step["note"].get("jailbroken")
+    # A file's own verdict, also on a behavior for which its attack submitted nothing.
+    row["jailbroken"] = said if judge == LABELS or answered is None else won
     return row
 
 
-def _counts(run: Mapping[str, Any], step: Mapping[str, Any] | None, judge: str) -> dict[str, Any]:
-    won = step is not None and verdict(step, judge)
+def _counts(
+    run: Mapping[str, Any], step: Mapping[str, Any] | None, k: int, won: bool | None
+) -> dict[str, Any]:
     sent = None if step is None else step["model_input_tokens"]
-    said = step["completions"][0]["ids"] if step is not None and step["completions"] else None
+    said = step["completions"][k]["ids"] if step is not None and step["completions"] else None
     return {
         "number_of_queries": int(search_usage(run).queries),
         "queries_to_jailbreak": int(search_usage(run, step["step"]).queries)
@@ -177,8 +247,9 @@ def _parameters(
     if source and judge == LABELS:
         return dict(source)
     won = sum(1 for r in rows if r["jailbroken"])
+    known = sum(1 for r in rows if r["jailbroken"] is not None)
     counts = {
-        "attack_success_rate": won / len(rows) if rows else None,
+        "attack_success_rate": won / known if known else None,
         "total_number_of_jailbreaks": won,
         "number_of_submitted_prompts": sum(1 for r in rows if r["prompt"] is not None),
     }
