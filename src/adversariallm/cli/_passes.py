@@ -11,7 +11,11 @@ Ids = Annotated[
     list[str] | None, typer.Option("--id", help="A stored run, or its first letters; repeatable.")
 ]
 Where = Annotated[
-    list[str] | None, typer.Option(help="Stored runs by a filter, e.g. attack=gcg,seed>=2.")
+    list[str] | None,
+    typer.Option(
+        help="Only stored runs that fit, e.g. attack=gcg,seed>=2: a comma means and (as does a "
+        "second --where); attack=[gcg,beast] is any of them; also != < <= > >= ~ (contains)."
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print problems only.")]
@@ -32,12 +36,12 @@ def carry_out(
     from adversariallm.runs import passes
     from adversariallm.runs.campaign import Command
 
-    chosen = (tuple(ids or ()), tuple(where or ()))
     if dry_run:
-        show_plan(passes.preview(verb, *overrides, runs=chosen[0], where=chosen[1]))
+        show_plan(passes.preview(verb, *overrides, runs=ids, where=where))
         return
     with Reporter(quiet=quiet) as reporter:
-        finished = passes.repeat(Command(verb, tuple(overrides), *chosen), watcher=reporter)
+        command = Command(verb, tuple(overrides), tuple(ids or ()), tuple(where or ()))
+        finished = passes.repeat(command, watcher=reporter)
     if not quiet:
         show_results(finished.store.root, finished.run_ids)
     if finished.failed and not quiet:

@@ -7,18 +7,16 @@ from typing import Annotated
 
 import typer
 
+from adversariallm.cli._passes import Where
+
 
 def command(
-    groups: Annotated[
-        list[str], typer.Argument(help="A B [C ...]: FACET=VALUE, several joined by commas")
-    ],
+    groups: Annotated[list[str], typer.Argument(help="A B [C ...]: filters as after --where")],
     store: Annotated[Path, typer.Option("--out", help="the folder given as out=")] = Path("out"),
     judge: Annotated[
         str | None, typer.Option(help="Judge whose scores are compared; the only one by default.")
     ] = None,
-    where: Annotated[
-        list[str] | None, typer.Option(help="FACET=VALUE that every group has.")
-    ] = None,
+    where: Where = None,
     at: Annotated[
         str | None,
         typer.Option(help="Compare at equal cost: flops, queries, tokens or seconds [=BUDGET]."),

@@ -55,7 +55,7 @@ def command(
     results = []
     with _unpacked(store) as folder:
         found = existing_store(folder)
-        for run_id in choose(found, ids, (), derived=True):
+        for run_id in choose(found, ids or None, derived=True):
             result = replay(
                 found,
                 run_id,

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from adversariallm.cli._passes import Where
+
 
 def command(
     store: Annotated[Path, typer.Argument(help="the folder given as out=")] = Path("out"),
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="HTML file; STORE/report.html by default.")
     ] = None,
-    where: Annotated[
-        list[str] | None, typer.Option(help="Keep runs with FACET=VALUE, e.g. attack=gcg.")
-    ] = None,
+    where: Where = None,
     csv: Annotated[Path | None, typer.Option(help="Also write the summary as CSV.")] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Score that counts as success, for all judges.")
@@ -40,16 +40,14 @@ def command(
 ) -> None:
     """Summarize stored runs: a table here, and an HTML file with curves and transcripts."""
     from adversariallm.cli._console import console, say
-    from adversariallm.cli._stores import facets
-    from adversariallm.core.errors import DataError
     from adversariallm.evaluation.flags import raise_flags
     from adversariallm.reporting import read_documents, summarize, write_csv, write_report
+    from adversariallm.reporting.load import nothing_fits
     from adversariallm.reporting.protocols import protocol_lines
 
-    documents = read_documents(store, facets(where))
+    documents = read_documents(store, where)
     if not documents:
-        limits = f" with {' and '.join(where)}" if where else ""
-        raise DataError(f"{store} has no published run{limits}")
+        raise nothing_fits(store, where)
     table = summarize(documents, threshold=threshold)
     chats = None
     if tokens:

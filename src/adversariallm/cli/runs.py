@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from adversariallm.cli._app import OVERRIDES
+from adversariallm.cli._passes import Where
 
 app = typer.Typer(no_args_is_help=True)
 Folder = Annotated[Path, typer.Option("--store", help="the folder given as out=")]
@@ -17,7 +18,7 @@ DEFAULT = Path("out")
 @app.command("list")
 def list_runs(
     store: Folder = DEFAULT,
-    where: Annotated[str, typer.Option(help="e.g. attack=gcg,seed>=2")] = "",
+    where: Where = None,
     limit: Annotated[int, typer.Option(help="How many to print; 0 for all.")] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -32,7 +33,7 @@ def list_runs(
         "parent.kind", "parent.run_id",
     )  # fmt: skip
     try:
-        found = index.select(where, paths)
+        found = index.select(where or (), paths)
     finally:
         index.close()
     rows = [_row(r.run_id, r.values, r.beside) for r in found]

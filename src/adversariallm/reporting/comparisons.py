@@ -18,34 +18,19 @@ from adversariallm.evaluation.facts import judges_of
 from adversariallm.evaluation.sensitivity import agreement, redo
 from adversariallm.evaluation.success import When
 from adversariallm.evaluation.trials import trials_of
-from adversariallm.reporting.load import read_documents
+from adversariallm.reporting.load import nothing_fits, read_documents
 
 AXES = ("flops", "queries", "tokens", "seconds")
 STREAM = Rng.root(0).child("compare")
 
 
-def select(text: str, where: Sequence[str]) -> dict[str, Any]:
-    """`attack=gcg,seed=0` and further texts as facets.
-
-    Raises:
-        ConfigError: a part is not FACET=VALUE.
-    """
-    found: dict[str, Any] = {}
-    for part in [*where, *text.split(",")]:
-        name, equals, value = part.partition("=")
-        if not equals:
-            raise ConfigError(f"{part!r}: expected FACET=VALUE, as in attack=gcg")
-        found[name.strip()] = int(value) if name == "seed" and value.isdecimal() else value
-    return found
-
-
 def _load(store: Path, groups: Sequence[str], where: Sequence[str]) -> list[list[dict[str, Any]]]:
     if len(groups) < 2:
         raise ConfigError("compare needs at least two groups, as in: attack=direct attack=gcg")
-    loaded = [read_documents(store, select(g, where)) for g in groups]
+    loaded = [read_documents(store, [*where, group]) for group in groups]
     for group, documents in zip(groups, loaded, strict=True):
         if not documents:
-            raise ConfigError(f"{store} has no published run with {group}")
+            raise nothing_fits(store, [*where, group])
     return loaded
 
 
@@ -72,8 +57,8 @@ def compare_groups(
 
     Args:
         store: a run store.
-        groups: `FACET=VALUE[,FACET=VALUE]`.
-        where: facets that all groups have.
+        groups: filters, see `runs.filters`.
+        where: filters that hold of all groups.
         judge: the only common judge if None.
         at: `flops`, `queries`, `tokens` or `seconds`, to compare each pair at the largest
             budget at which all outcomes are known, or `flops=1e12`.

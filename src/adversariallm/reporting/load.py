@@ -7,19 +7,19 @@ hide the rest.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from adversariallm.core.budget import Ledgers
-from adversariallm.core.errors import ConfigError, StoreError
+from adversariallm.core.errors import AdversariaLLMError, ConfigError, DataError, StoreError
 from adversariallm.evaluation.facts import setting_of
 from adversariallm.reporting.tidy import completion_rows, run_rows, step_rows
 
 if TYPE_CHECKING:
     import pandas
 
-Where = Mapping[str, Any] | Callable[[Mapping[str, Any]], bool]
+Where = Mapping[str, Any] | Callable[[Mapping[str, Any]], bool] | Sequence[str]
 FACETS = ("run_id", "model", "attack", "dataset", "defense", "seed", "setting", "status")
 _log = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ def read_documents(store_path: str | Path, where: Where | None = None) -> list[d
     Args:
         store_path: the folder given as `out`.
         where: facets that must be equal (`model`, `attack`, `dataset`, `defense`, `seed`,
-            `setting`, `status`, `run_id`; a list means any of them), or a function of the run's
-            header.
+            `setting`, `status`, `run_id`; a list means any of them), a function of the run's
+            header, or filter texts as after `--where` (`runs.filters`), all of which must hold.
 
     Raises:
         StoreError: there is no such folder.
@@ -79,11 +79,29 @@ def predicate(where: Where | None) -> Callable[[Mapping[str, Any]], bool]:
         return lambda header: True
     if callable(where):
         return where
+    if not isinstance(where, Mapping):
+        from adversariallm.runs.filters import fits, parse
+
+        terms = parse(where)
+        return lambda header: fits(terms, header)
     for name in where:
         if name not in FACETS:
             raise ConfigError(f"where={name!r}: expected some of {', '.join(FACETS)}")
     wanted = {k: set(v) if isinstance(v, (list, tuple, set)) else {v} for k, v in where.items()}
     return lambda header: all(facets(header)[k] in values for k, values in wanted.items())
+
+
+def nothing_fits(store_path: str | Path, where: Sequence[str] | None) -> AdversariaLLMError:
+    """The error for a selection without a run, with the reason."""
+    from adversariallm.runs.filters import parse, why_none
+    from adversariallm.runs.store import Store
+
+    store = Store(store_path)
+    headers = [store.header(run_id) for run_id in store.runs()]
+    limits = f" with {' and '.join(where)}" if where else ""
+    if not where or not headers:
+        return DataError(f"{store_path} has no published run{limits}")
+    return ConfigError(f"{store_path}{limits}: {why_none(parse(where), headers)}")
 
 
 def facets(header: Mapping[str, Any]) -> dict[str, Any]:

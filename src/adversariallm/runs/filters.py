@@ -1,14 +1,15 @@
 """Filter expressions over the headers of stored runs, such as `attack=gcg,seed>=2`.
 
 A term is a dotted path, an operator and a value; terms are joined by commas outside brackets or
-given one by one, and all must hold.  It compares values only; where they come from is the
-business of `runs.index`.
+given one by one, and all must hold; `attack=[gcg,beast]` is any of them and `defense=none` the
+absence of one.  Every command that takes `--where` reads this grammar.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,11 @@ from pydantic_core import from_json
 from adversariallm.core.errors import ConfigError
 
 _TERM = re.compile(r"\s*([\w./:-]+?)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
-_ALIASES = {"model": "models.name", "dataset": "fit.dataset"}  # the words that `run` takes
+_ALIASES = {"model": "models.name"}  # the words that `run` takes
+_WORDS = (
+    "attack", "budget", "dataset", "defense", "fit", "generation", "model", "parent", "resolved",
+    "run_id", "seed", "setting", "status",
+)  # fmt: skip
 _OPERATORS = "=  !=  <  <=  >  >=  ~ (contains)"
 
 
@@ -35,8 +40,22 @@ class Term:
     operator: str
     values: tuple[Any, ...]
 
+    def __str__(self) -> str:
+        """As typed."""
+        shown = ",".join(map(str, self.values))
+        listed = f"[{shown}]" if len(self.values) > 1 else shown
+        return f"{self.name}{self.operator}{listed}"
+
+    @property
+    def name(self) -> str:
+        """The path as typed."""
+        path = ".".join(self.path)
+        return next((word for word, full in _ALIASES.items() if full == path), path)
+
     def holds(self, found: Any) -> bool:
         """Return whether the value at the path (None when missing) satisfies the term."""
+        if found in ([], {}):
+            found = None
         if self.operator == "!=":
             return not replace(self, operator="=").holds(found)
         if isinstance(found, dict) and "name" in found:
@@ -51,6 +70,8 @@ class Term:
 
 
 def _equal(found: Any, value: Any) -> bool:
+    if found is None:
+        return value in (None, "", "none")  # `none` is what `run` takes, as in defense=none
     if isinstance(found, bool) or isinstance(value, bool):
         return found is value
     return bool(found == value) or (isinstance(found, str) and found == str(value))
@@ -88,7 +109,8 @@ def _parse_term(text: str) -> Term:
     if match is None:
         raise ConfigError(
             f"filter {text!r} has no operator: expected for example attack=gcg or "
-            f"attack.options.num_steps>=100; operators: {_OPERATORS}"
+            f"attack.options.num_steps>=100; operators: {_OPERATORS}. A comma means `and`; one of "
+            "several values is attack=[gcg,beast]"
         )
     path, operator, value = match.groups()
     path = _ALIASES.get(path, path)
@@ -113,8 +135,46 @@ def _value(text: str) -> Any:
         return text
 
 
+def fits(terms: Iterable[Term], header: Mapping[str, Any]) -> bool:
+    """Return whether all terms hold of a header."""
+    return all(term.holds(lookup(header, term.path)) for term in terms)
+
+
+def why_none(terms: Sequence[Term], headers: Sequence[Mapping[str, Any]]) -> str:
+    """Say why no run fits: which term none satisfies, and what there is instead."""
+    for term in terms:
+        found = [lookup(header, term.path) for header in headers]
+        if any(map(term.holds, found)):
+            continue
+        if all(value is None for value in found):
+            near = difflib.get_close_matches(term.name, _WORDS, n=1)
+            hint = f"; did you mean {near[0]}?" if near and near[0] != term.name else ""
+            return f"no stored run has a value for {term.name!r}{hint}"
+        shown = sorted({text for value in found for text in _texts(value)})
+        more = ", ..." if len(shown) > 10 else ""
+        return f"no stored run has {term}; {term.name} is one of {', '.join(shown[:10])}{more}"
+    return f"no stored run has {' and '.join(map(str, terms))} at once"
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [text for item in value for text in _texts(item)] or ["none"]
+    if isinstance(value, dict):
+        return [str(value.get("name", value))]
+    return ["none" if value is None else str(value)]
+
+
 def lookup(header: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """Return the value at a path below `config`, `resolved` or the top; None without one."""
+    """Return the value at a path below `config`, `resolved` or the top; None without one.
+
+    `dataset` is where the evaluated behaviors are from, `setting` the key of `evaluation.facts`.
+    """
+    if path == ("dataset",):
+        path = ("evaluated" if lookup(header, ("evaluated",)) else "fit", "dataset")
+    elif path == ("setting",):
+        from adversariallm.evaluation.facts import setting_of
+
+        return setting_of(header).key if "resolved" in header else None
     for top in (header.get("config"), header.get("resolved"), header):
         found: Any = top
         for key in path:

@@ -92,8 +92,8 @@ def extend(*arguments: str, **options: Any) -> Finished:
 
 def judge(
     *arguments: str,
-    runs: Sequence[str] = (),
-    where: Sequence[str] = (),
+    runs: Sequence[str] | None = None,
+    where: Sequence[str] | None = None,
     view: View = "clean",
     watcher: Watcher | None = None,
     workshop: Workshop | None = None,
@@ -102,7 +102,7 @@ def judge(
 
     Args:
         arguments: `out=`, `judge=`, `judges.*`, `launcher.*`.
-        runs: ids, or how they begin; all where none is given.
+        runs: ids, or how they begin; all where None is given.
         where: filter terms, see `runs.filters`.
         view: whether judges read the original prompt or the one that was sent.
         watcher: told about the progress.
@@ -113,7 +113,7 @@ def judge(
     if settings.judge in ((), ("auto",)):
         raise ConfigError("judge= is missing, as in adversariallm judge out=out judge=exact_match")
     ids = choose(store, runs, where, derived=True)
-    command = Command("judge", arguments, tuple(runs), tuple(where), view)
+    command = Command("judge", arguments, tuple(runs or ()), tuple(where or ()), view)
     pairs = [(run_id, name) for name in settings.judge for run_id in ids]
     return carry_out_judging(command, pairs, store, settings, watcher, workshop)
 
@@ -123,8 +123,8 @@ def _carry_out(
     derive: Derive,
     arguments: tuple[str, ...],
     *,
-    runs: Sequence[str] = (),
-    where: Sequence[str] = (),
+    runs: Sequence[str] | None = None,
+    where: Sequence[str] | None = None,
     watcher: Watcher | None = None,
     workshop: Workshop | None = None,
 ) -> Finished:
@@ -140,7 +140,7 @@ def _carry_out(
         workshop: models that are loaded already.
     """
     found, store, settings = plan_pass(verb, arguments, runs, where, derive)
-    command = Command(verb, arguments, tuple(runs), tuple(where))
+    command = Command(verb, arguments, tuple(runs or ()), tuple(where or ()))
     return carry_out(command, found, settings, store, watcher, workshop)
 
 
@@ -152,7 +152,7 @@ def repeat(
         return run(*command.arguments, watcher=watcher, workshop=workshop)
     if command.verb not in KEYS:
         raise StoreError(f"this release knows no pass {command.verb!r}")
-    options: dict[str, Any] = {"runs": command.runs, "where": command.where}
+    options: dict[str, Any] = {"runs": command.runs or None, "where": command.where}
     if command.verb == "judge":
         options["view"] = command.view
     work = {"sample": sample, "transfer": transfer, "extend": extend, "judge": judge}[command.verb]
@@ -160,7 +160,10 @@ def repeat(
 
 
 def preview(
-    verb: str, *arguments: str, runs: Sequence[str] = (), where: Sequence[str] = ()
+    verb: str,
+    *arguments: str,
+    runs: Sequence[str] | None = None,
+    where: Sequence[str] | None = None,
 ) -> Plan:
     """What a pass with these arguments would do; nothing is loaded or written."""
     derive = {"sample": sampled, "transfer": transferred, "extend": extended}[verb]
@@ -170,8 +173,8 @@ def preview(
 def plan_pass(
     verb: str,
     arguments: Sequence[str],
-    runs: Sequence[str],
-    where: Sequence[str],
+    runs: Sequence[str] | None,
+    where: Sequence[str] | None,
     derive: Derive,
 ) -> tuple[Plan, Store, Settings]:
     """The runs that a pass amounts to; what cannot be done is skipped with the reason.
@@ -241,34 +244,63 @@ def _opened(verb: str, arguments: Sequence[str]) -> tuple[Request, Store]:
 
 
 def choose(
-    store: Store, runs: Sequence[str], where: Iterable[str], *, derived: bool = False
+    store: Store,
+    runs: Sequence[str] | None = None,
+    where: Iterable[str] | None = None,
+    *,
+    derived: bool = False,
 ) -> list[str]:
     """Ids of the stored runs that a pass is for.
 
     Args:
         store: where they are.
         runs: ids, or how they begin.
-        where: filter terms.
+        where: filter terms that must hold as well. Without both: all runs.
         derived: take runs that another pass made even where nobody asks for them.
 
     Raises:
+        ConfigError: `runs` is empty, or no run fits; nobody means all of them by that.
         StoreError: an id fits no run, or several.
     """
-    terms = [where] if isinstance(where, str) else list(where)
-    if runs:
-        known = list(store.runs())
-        return list(dict.fromkeys(_whole_id(store, known, text) for text in runs))
-    if not terms and derived:
+    terms = [where] if isinstance(where, str) else list(where or ())
+    if runs is not None and not runs:
+        raise ConfigError("runs=[]: expected ids of stored runs; leave it out for all of them")
+    if runs is None and not terms and derived:
         return list(store.runs())
     from adversariallm.runs.index import Index
 
     index = Index(store)
     try:
-        found = index.select(terms, ("parent.run_id",))
+        found = {row.run_id: row.values[0] for row in index.select(terms, ("parent.run_id",))}
     finally:
         index.close()
-    asked = derived or any("parent" in term or "run_id" in term for term in terms)
-    return [row.run_id for row in found if asked or row.values[0] is None]
+    if runs is not None:
+        known = list(store.runs())
+        named = dict.fromkeys(_whole_id(store, known, text) for text in runs)
+        kept = [run_id for run_id in named if run_id in found]
+    else:
+        asked = derived or any("parent" in term or "run_id" in term for term in terms)
+        kept = [run_id for run_id, parent in found.items() if asked or parent is None]
+    if terms and not kept:
+        raise ConfigError(_why_nothing(store, terms, runs, list(found)))
+    return kept
+
+
+def _why_nothing(
+    store: Store, terms: list[str], runs: Sequence[str] | None, left_out: list[str]
+) -> str:
+    from adversariallm.runs.filters import parse, why_none
+
+    shown = " ".join(f"--where {term}" for term in terms)
+    if left_out and runs is not None:
+        return f"{shown}: none of the runs named with --id fits"
+    if left_out:
+        return (
+            f"{shown}: only runs that a pass made fit ({', '.join(i[:8] for i in left_out[:5])}); "
+            "take them with --id, or with parent.kind=inputs among the terms"
+        )
+    headers = [store.header(run_id) for run_id in store.runs()]
+    return f"{shown}: {why_none(parse(terms), headers)}"
 
 
 def _whole_id(store: Store, known: Sequence[str], text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,18 @@ def test_the_life_of_a_store(
     code, shown = call("judge", f"out={out}", "judge=target_prefix", "--where", "attack=direct")
     assert code == 0
     assert "3 runs judged by target_prefix, 0 problems" in shown
+
+    code, shown = call("judge", f"out={out}", "judge=exact_match", "--where", "attack=beast")
+    assert code == 2
+    kept = [json.loads(line) for line in (out / "commands.jsonl").read_text().splitlines()]
+    assert [row["where"] for row in kept] == [[], ["attack=direct"]]
+    first = ("--where", "attack=direct,fit.ids=" + rows[0]["items"][0])
+    code, shown = call("judge", f"out={out}", "judge=exact_match", *first)
+    assert "1 runs judged" in shown  # a comma is `and`, in every command alike
+    code, shown = call("report", str(out), *first, "-o", str(tmp_path / "one.html"), "--csv",
+                       str(tmp_path / "one.csv"))  # fmt: skip
+    with (tmp_path / "one.csv").open() as file:
+        assert {(r["attack"], r["behaviors"]) for r in csv.DictReader(file)} == {("direct", "1")}
 
     code, shown = call("report", str(out), "--csv", str(tmp_path / "table.csv"))
     assert code == 0

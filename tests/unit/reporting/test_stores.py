@@ -110,8 +110,11 @@ def test_compare_command_concludes_in_a_sentence(store: Store, capsys: Any) -> N
     ("arguments", "said"),
     [
         (["attack=direct"], "two groups"),
-        (["attack=direct", "attack=bon"], "no published run with attack=bon"),
-        (["attack=direct", "gcg"], "expected FACET=VALUE"),
+        (
+            ["attack=direct", "attack=bon"],
+            "no stored run has attack=bon; attack is one of direct, gcg",
+        ),
+        (["attack=direct", "gcg"], "has no operator"),
         (["attack=direct", "attack=gcg", "--at", "money"], "expected one of flops"),
         (["attack=direct", "attack=gcg", "--at", "flops=much"], "expected a number"),
         (["attack=direct", "attack=gcg", "--when", "ever"], "expected one of any"),

@@ -11,10 +11,11 @@ import pytest
 
 from adversariallm.core.config import stable_hash
 from adversariallm.core.errors import ConfigError
+from adversariallm.evaluation.facts import setting_of
 from adversariallm.runs import document as doc
 from adversariallm.runs import index as index_module
 from adversariallm.runs.claim import Claim
-from adversariallm.runs.filters import lookup, parse
+from adversariallm.runs.filters import fits, lookup, parse, why_none
 from adversariallm.runs.index import Index
 from adversariallm.runs.store import Store
 
@@ -75,6 +76,9 @@ def store(tmp_path: Path) -> Store:
         ("attack.options.note~odd,seed=3", {3}),
         ("defense=smooth,seed<4", {1, 3}),
         ("defense!=smooth,seed<4", {0, 2}),
+        ("defense=none,seed<4", {0, 2}),
+        ("defense=,seed<4", {0, 2}),
+        ("defense!=none,seed<4", {1, 3}),
         ("model=model-1,seed<6", {1, 4}),
         ("dataset=starter,fit.ids=b7", {7}),
         ("status=done,seed>10", {11}),
@@ -104,6 +108,33 @@ def test_filters_select_over_any_field(store: Store, where: str, expected: set[i
 def test_an_unreadable_filter_names_itself_and_what_is_expected(store: Store, text: str) -> None:
     with pytest.raises(ConfigError, match="filter"):
         Index(store).select(text)
+
+
+def test_runs_are_found_by_their_setting_and_by_the_data_they_were_evaluated_on(
+    store: Store,
+) -> None:
+    headers = {run_id: store.header(run_id) for run_id in store.runs()}
+    run_id, header = next(iter(headers.items()))
+    key = setting_of(header).key
+    same = [i for i, h in headers.items() if setting_of(h).key == key]
+    assert [row.run_id for row in Index(store).select(f"setting={key}")] == same
+    moved = {**header, "config": {**header["config"], "evaluated": {"dataset": "other"}}}
+    assert fits(parse("dataset=other"), moved)
+    assert not fits(parse("dataset=starter"), moved)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("attack=beast", "no stored run has attack=beast; attack is one of gcg, pair"),
+        ("attak=gcg", "no stored run has a value for 'attak'; did you mean attack?"),
+        ("model=gpt", "no stored run has model=gpt; model is one of model-0, model-1, model-2"),
+        ("defense=[a,b]", "no stored run has defense=[a,b]; defense is one of none, smooth"),
+        ("attack=pair,seed=2", "no stored run has attack=pair and seed=2 at once"),
+    ],
+)
+def test_why_nothing_fits_is_said(store: Store, where: str, said: str) -> None:
+    assert why_none(parse(where), [store.header(run_id) for run_id in store.runs()]) == said
 
 
 def test_only_changed_shards_are_read_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

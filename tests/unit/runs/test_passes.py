@@ -297,11 +297,30 @@ def test_both_views_of_a_judge_are_stored_apart_and_made_once(
 
 def test_runs_are_chosen_by_id_or_filter(store: Store) -> None:
     first, second = store.runs()
-    assert passes.choose(store, [first[:6]], []) == [first]
+    assert passes.choose(store, [first[:6]]) == [first]
     item = store.header(second)["config"]["fit"]["ids"][0]
-    assert passes.choose(store, [], [f"fit.ids={item}"]) == [second]
+    assert passes.choose(store, None, [f"fit.ids={item}"]) == [second]
     with pytest.raises(StoreError, match="no run starts with 'zz'"):
-        passes.choose(store, ["zz"], [])
+        passes.choose(store, ["zz"])
+
+
+def test_a_selection_without_runs_is_refused_and_never_means_all(
+    store: Store, workshop: Workshop
+) -> None:
+    first, second = store.runs()
+    item = store.header(second)["config"]["fit"]["ids"][0]
+    assert passes.choose(store, [first, second], [f"fit.ids={item}"]) == [second]
+    with pytest.raises(ConfigError, match="attack=beast: no stored run has attack=beast"):
+        passes.choose(store, None, ["attack=beast"], derived=True)
+    with pytest.raises(ConfigError, match="none of the runs named with --id fits"):
+        passes.choose(store, [first], [f"fit.ids={item}"])
+    with pytest.raises(ConfigError, match="leave it out for all of them"):
+        passes.judge(out(store), "judge=target_prefix", runs=[], workshop=workshop)
+    made = passes.sample(out(store), "generation_config.temperature=1", workshop=workshop)
+    with pytest.raises(ConfigError, match="only runs that a pass made fit"):
+        passes.choose(store, None, ["generation.temperature=1"])
+    terms = ["generation.temperature=1", "parent.kind=inputs"]
+    assert passes.choose(store, None, terms) == sorted(made.run_ids)
 
 
 def test_a_place_without_runs_is_told_apart(tmp_path: Path) -> None:
