@@ -3,7 +3,8 @@
 Source: Zou et al. 2023 (arXiv 2307.15043), Algorithm 2: gradients and losses are summed over the
 behaviors and models that are active; the next behavior (then the next model) joins once the suffix
 makes every active one start with its target. Held-out behaviors get the same suffix text, and
-success on them is reported beside the others.
+success on them is reported beside the others. Algorithm 2 has one model; that a model which joins
+starts with the first behavior again is our rule.
 
 Deviations from the reference code: success means that every target token is the greedy choice, not
 that a list of refusal phrases is absent; a candidate must be reachable in every active
@@ -22,6 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from adversariallm.attacks._kit import proposals
+from adversariallm.attacks._kit.ranking import NOT_A_NUMBER, lowest
 from adversariallm.attacks._kit.slots import SlotProblem
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.errors import NeedsError
@@ -37,11 +39,13 @@ INFO = AttackInfo(
     reference_code="llm-attacks/llm-attacks",
     needs=Needs.TEXT | Needs.TOKENS | Needs.LOGITS | Needs.GRADIENTS,
     modality="suffix",
+    version=2,
     fits="many",
     target="required",
     deviations=(
         "a behavior counts as solved when every target token is the greedy choice",
         "models of one run share their tokenizer",
+        "a model that joins starts with the first behavior again",
     ),
     quick={"num_steps": 3, "search_width": 12, "topk": 32, "initial": "! ! ! !"},
 )
@@ -67,7 +71,10 @@ class Config(FrozenConfig):
 
 @dataclass
 class _Front:
-    """The suffix and how many behaviors and models are active."""
+    """The suffix, how many behaviors and models are active, and the suffix's losses on those.
+
+    No losses: the suffix was never scored on what is active now, or a loss was no number.
+    """
 
     slot: Tensor
     behaviors: int
@@ -97,8 +104,8 @@ class Attack:
                 1 if c.progressive_models else len(ctx.models),
                 [],
             )
-            self._score(grid, front, front.slot.unsqueeze(0))
-            yield self._candidate(task, ctx, grid, front, {})
+            flags = self._score(grid, front, front.slot.unsqueeze(0))
+            yield self._candidate(task, ctx, front, {}, flags)
             first = 1
         else:
             values = dict(ctx.state.values)
@@ -107,7 +114,7 @@ class Attack:
         for step in range(first, c.num_steps + 1):
             self._advance_front(grid, front)
             note, flags = self._step(grid, front, ctx.rng.child("step", step))
-            yield self._candidate(task, ctx, grid, front, note, flags)
+            yield self._candidate(task, ctx, front, note, flags)
 
     def _grid(self, task: Task, ctx: Context) -> list[list[SlotProblem]]:
         """Problems by model and behavior; all share the ids of the initial suffix."""
@@ -149,17 +156,27 @@ class Attack:
             front.models += 1
             if self.config.progressive:
                 front.behaviors = 1
+        else:
+            return
+        front.losses, front.matched = [], False  # of the new set nothing is known yet
+
+    @staticmethod
+    def _allowed(grid: list[list[SlotProblem]]) -> Tensor:
+        """`[V]` bool, ids that every model of the run allows; V is the smallest embedding's."""
+        masks = [row[0].allowed for row in grid]
+        size = min(map(len, masks))
+        return torch.stack([mask[:size] for mask in masks]).all(0)
 
     def _step(
         self, grid: list[list[SlotProblem]], front: _Front, rng: Rng
     ) -> tuple[dict[str, object], tuple[str, ...]]:
-        active = self._active(grid, front)
-        scores, flags = self._token_scores(active, front.slot)
+        active, allowed = self._active(grid, front), self._allowed(grid)
+        scores, flags = self._token_scores(active, front.slot, len(allowed))
         for attempt in range(RESAMPLES):
             rows = proposals.propose(
                 front.slot,
                 scores,
-                active[0].allowed,
+                allowed,
                 rng.child("propose", attempt),
                 width=self.config.search_width,
                 topk=self.config.topk,
@@ -169,7 +186,7 @@ class Attack:
             for problem in active:
                 rows = problem.reachable(rows)[0]
             if len(rows):
-                self._score(grid, front, rows)
+                flags += self._score(grid, front, rows)
                 return {"sampled": sampled, "kept": len(rows), "resampled": attempt}, flags
         return {"sampled": sampled, "kept": 0, "resampled": RESAMPLES}, (
             *flags,
@@ -178,48 +195,46 @@ class Attack:
 
     @staticmethod
     def _token_scores(
-        active: list[SlotProblem], slot: Tensor
+        active: list[SlotProblem], slot: Tensor, size: int
     ) -> tuple[Tensor | None, tuple[str, ...]]:
-        """`[n, V]` sum of the active problems' token gradients, each of unit norm."""
+        """`[n, size]` sum of the active problems' token gradients, each of unit norm."""
         total: Tensor | None = None
         for problem in active:
             gradient, finite = problem.token_gradient(slot)
             if not finite:
                 return None, ("gradient_not_finite",)
+            gradient = gradient[:, :size]
             norm = gradient.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
             total = gradient / norm if total is None else total + gradient / norm
         return total, ()
 
-    def _score(self, grid: list[list[SlotProblem]], front: _Front, rows: Tensor) -> None:
-        """Move to the row with the lowest summed loss over the active problems."""
+    def _score(self, grid: list[list[SlotProblem]], front: _Front, rows: Tensor) -> tuple[str, ...]:
+        """Move to the row with the lowest summed loss over the active problems; the step's flags.
+
+        Where no sum is a number the suffix stays.
+        """
         found = [problem.losses(rows) for problem in self._active(grid, front)]
         total = torch.stack([f.loss for f in found]).sum(0)
-        winner = int(total.argmin())
-        front.slot = rows[winner]
-        front.losses = [float(f.loss[winner]) for f in found]
-        front.matched = all(bool(f.matches[winner]) for f in found)
+        winner = lowest(total)
+        if winner is not None:
+            front.slot = rows[winner]
+            front.losses = [float(f.loss[winner]) for f in found]
+            front.matched = all(bool(f.matches[winner]) for f in found)
+        return (NOT_A_NUMBER,) if bool(total.isnan().any()) else ()
 
     def _candidate(
         self,
         task: Task,
         ctx: Context,
-        grid: list[list[SlotProblem]],
         front: _Front,
         note: dict[str, object],
-        flags: tuple[str, ...] = (),
+        flags: tuple[str, ...],
     ) -> Candidate:
         """The suffix text in every evaluated behavior; losses where the search computed them."""
-        known = dict(
-            zip(
-                [
-                    (m, task.behaviors[b].key)
-                    for m in range(front.models)
-                    for b in range(front.behaviors)
-                ],
-                front.losses,
-                strict=True,
-            )
-        )
+        active = [
+            (m, b.key) for m in range(front.models) for b in task.behaviors[: front.behaviors]
+        ]
+        known = dict(zip(active, front.losses, strict=True)) if front.losses else {}
         inputs, losses = [], []
         for m, model in enumerate(ctx.models):
             for behavior in task.evaluated:

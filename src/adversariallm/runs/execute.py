@@ -175,6 +175,9 @@ class _Run:
         self.unaware = bool(resources.bare) and self.spec.knowledge == "unaware"
         # one lane per model and evaluated behavior, in the order of Candidate.inputs
         self.lanes = [(m, b) for m in self.models for b in self.task.evaluated]
+        # those of the fit set decide about the search; held-out behaviors never guide it
+        fitted = [i for i, (_, b) in enumerate(self.lanes) if b.key in {f.key for f in fit}]
+        self.guiding = fitted or list(range(len(self.lanes)))
         self.steps: list[list[StepRecord]] = []
         self.inputs: list[list[ModelInput]] = []
         self.verdicts: dict[tuple[int, int], list[float | None]] = {}
@@ -393,7 +396,7 @@ class _Run:
             self._sample_step(number)
         elif block and (number + 1) % block == 0 and self.spec.amounts.completions == "all":
             self._complete(range(number + 1))
-        losses = [r.loss for r in self.steps[number]]
+        losses = [self.steps[number][lane].loss for lane in self.guiding]
         if rule.loss is not None and all(x is not None and x <= rule.loss for x in losses):
             return f"stopped: loss at or below {rule.loss:g}"
         if self.resources.stop and self._judge_stops(self.resources.stop, number):
@@ -401,11 +404,11 @@ class _Run:
         return ""
 
     def _judge_stops(self, judge: StopJudge, number: int) -> bool:
-        """Whether every lane has a completion at or above the threshold."""
-        for lane, (_, behavior) in enumerate(self.lanes):
+        """Whether every lane of the fit set has a completion at or above the threshold."""
+        for lane in self.guiding:
             if (number, lane) in self.verdicts:
                 continue
-            record = self.steps[number][lane]
+            behavior, record = self.lanes[lane][1], self.steps[number][lane]
             with self.meter.phase("judging"):
                 scores = list(judge.verdicts(behavior, record, self.meter))
             ledgers = self.meter.take()
@@ -416,7 +419,7 @@ class _Run:
         threshold = self.spec.stopping.threshold
         return all(
             any(s is not None and s >= threshold for s in self.verdicts[number, lane])
-            for lane in range(len(self.lanes))
+            for lane in self.guiding
         )
 
     # Completions
@@ -438,11 +441,12 @@ class _Run:
             self.on_event(Event("completions", len(self.steps) - 1, {"left": left}))
 
     def _losses(self) -> list[float | None]:
-        """Loss of each step: the mean over lanes, None where any is missing."""
+        """Loss of each step: the mean over the fit set's lanes, None where any is missing."""
         out: list[float | None] = []
         for lanes in self.steps:
-            known = [x for r in lanes if (x := steering_loss(r.loss, r.note)) is not None]
-            out.append(sum(known) / len(known) if len(known) == len(lanes) else None)
+            rows = [lanes[lane] for lane in self.guiding]
+            known = [x for r in rows if (x := steering_loss(r.loss, r.note)) is not None]
+            out.append(sum(known) / len(known) if len(known) == len(rows) else None)
         return out
 
     def _missing(self, numbers: Sequence[int]) -> list[tuple[int, int, int]]:
