@@ -65,7 +65,9 @@ def test_settings_and_seeds_never_share_an_artifact(tmp_path: Path) -> None:
     ]
     found = _artifacts(documents, tmp_path)
     assert len(found) == 3
-    assert all([r["index"] for r in a["jailbreaks"]] == [0, 1] for a in found.values())
+    for artifact in found.values():
+        rows = [(r["index"], r["behavior"]) for r in artifact["jailbreaks"]]
+        assert rows == [(0, "b0"), (1, "b1")]
     assert sorted(a["parameters"]["attack_success_rate"] for a in found.values()) == [0.0, 0.5, 1.0]
     assert sum("-seed1/" in name for name in found) == 1
     (plain,) = _artifacts(documents[:2], tmp_path / "one")

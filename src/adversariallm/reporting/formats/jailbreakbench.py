@@ -160,6 +160,7 @@ def _artifacts(
         method = _method(setting)
         if places[method, kind, setting.model] > 1:
             method += f"-{setting.key[:8]}"
+        group = sorted(group, key=lambda d: [r["behavior"]["id"] for r in d["runs"][:1]])
         seeds = sorted({d["config"].get("seed", 0) for d in group})
         for seed in seeds:
             name = f"{method}-seed{seed}" if len(seeds) > 1 else method
