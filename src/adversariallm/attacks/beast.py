@@ -11,6 +11,7 @@ are never drawn; the conversation is tokenized as a whole.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -18,6 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from adversariallm.attacks._kit.proposals import distinct_multinomial
+from adversariallm.attacks._kit.ranking import NOT_A_NUMBER, ranked
 from adversariallm.attacks._kit.slots import SlotProblem
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.protocols import AttackInfo, Context, Needs
@@ -33,6 +35,7 @@ INFO = AttackInfo(
     needs=Needs.TEXT | Needs.TOKENS | Needs.LOGITS,
     modality="suffix",
     target="required",
+    version=2,
     quick={"num_tokens": 4, "k1": 3, "k2": 3},
     deviations=(
         "candidates are distinct and reachable as text",
@@ -47,9 +50,14 @@ Beam = tuple[int, ...]
 class Config(FrozenConfig):
     """Options; defaults are those of the reference code."""
 
-    num_tokens: int = Field(40, ge=1, description="tokens of the suffix, one per step")
-    k1: int = Field(15, ge=1, description="beams kept")
-    k2: int = Field(15, ge=1, description="tokens drawn for each beam")
+    num_tokens: int = Field(
+        40,
+        ge=1,
+        description="tokens of the suffix, one per step",
+        json_schema_extra={"extends": True},
+    )
+    k1: int = Field(15, ge=1, description="beams kept, and tokens drawn at the first step")
+    k2: int = Field(15, ge=1, description="tokens drawn for each beam at the later steps")
     temperature: float = Field(1.0, gt=0, description="of the proposal distribution")
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus of the proposal distribution")
     top_k: int | None = Field(None, ge=1, description="most likely tokens considered")
@@ -73,10 +81,10 @@ class Attack:
             Slot("suffix", c.initial),
             allow_non_ascii=c.allow_non_ascii,
         )
+        start: Beam = problem.segments.slot_ids
         if ctx.state is None:
-            start = problem.segments.slot_ids
             losses = torch.tensor([float(problem.losses([start]).loss[0])])
-            beams: list[Beam] = [start]
+            beams = [start]
             best = float(losses[0])
             yield self._candidate(problem, beams, losses, best, {})
             first = 1
@@ -86,25 +94,36 @@ class Attack:
             best, first = ctx.state.values["best"], ctx.state.step + 1
         for step in range(first, c.num_tokens + 1):
             rng = ctx.rng.child("step", step)
-            found, found_losses, counts = self._grow(problem.moved(beams[0]), beams, rng)
-            flags: tuple[str, ...] = ()
+            per_beam = c.k1 if beams == [start] else c.k2
+            here = problem.moved(beams[0])
+            grown, counts = self._grow(here, beams, per_beam, rng)
+            found, found_losses, flags = self._best(here, grown)
             if found:
                 beams, losses = found, found_losses
-                best = min(best, float(losses[0]))
-            else:
-                flags = ("no_reachable_candidate",)
+                # a start that has no number is beaten by any
+                best = float(losses[0]) if math.isnan(best) else min(best, float(losses[0]))
             yield self._candidate(problem, beams, losses, best, counts, flags)
 
+    def _best(
+        self, problem: SlotProblem, grown: list[Beam]
+    ) -> tuple[list[Beam], Tensor, tuple[str, ...]]:
+        """The best `k1` of these beams with their losses, best first, and the step's flags."""
+        if not grown:
+            return [], torch.empty(0), ("no_reachable_candidate",)
+        losses = problem.losses(grown).loss
+        order = ranked(losses)[: int((~losses.isnan()).sum())][: self.config.k1]
+        flags = (NOT_A_NUMBER,) if bool(losses.isnan().any()) else ()
+        return [grown[i] for i in order.tolist()], losses[order], flags
+
     def _grow(
-        self, problem: SlotProblem, beams: list[Beam], rng: Rng
-    ) -> tuple[list[Beam], Tensor, dict[str, int]]:
-        """The best `k1` beams one token longer, with their losses, best first."""
+        self, problem: SlotProblem, beams: list[Beam], per_beam: int, rng: Rng
+    ) -> tuple[list[Beam], dict[str, int]]:
+        """Distinct, reachable beams one token longer, and counts for the record."""
         probs = self._distribution(problem, beams)
         seen: dict[Beam, None] = {}
         kept: list[Beam] = []
         counts = {"sampled": 0, "kept": 0, "resampled": 0}
         for attempt in range(RESAMPLES):
-            per_beam = self.config.k1 if len(beams) == 1 else self.config.k2
             generator = rng.child("proposal", attempt).torch()
             drawn = distinct_multinomial(probs, per_beam, generator)
             grown = [(*b, int(t)) for b, ids in zip(beams, drawn, strict=True) for t in ids]
@@ -118,11 +137,7 @@ class Attack:
             counts["resampled"] = attempt
             if len(kept) >= min(self.config.k1, len(seen)):
                 break
-        if not kept:
-            return [], torch.empty(0), counts
-        losses = problem.losses(kept).loss
-        order = torch.sort(losses, stable=True).indices[: self.config.k1]
-        return [kept[i] for i in order.tolist()], losses[order], counts
+        return kept, counts
 
     def _distribution(self, problem: SlotProblem, beams: list[Beam]) -> Tensor:
         """`[beams, V]` float32 probabilities of the next suffix token."""

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from adversariallm.attacks import beast
+from adversariallm.attacks._kit.proposals import distinct_multinomial
+from adversariallm.attacks._kit.slots import SlotProblem
 from adversariallm.core.budget import Ledgers
 from adversariallm.models.planted import PlantedModel
 from adversariallm.models.tiny import tiny_model
+from adversariallm.runs.stored import raisable
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "contract"))
 from harness import behaviors, run  # noqa: E402
@@ -118,8 +122,6 @@ def test_queries_by_hand() -> None:
 
 
 def test_the_nucleus_and_top_k_cut_the_proposals() -> None:
-    from adversariallm.attacks import beast
-
     logits = torch.tensor([[3.0, 2.0, 1.0, 0.0]])
 
     class Fixed:
@@ -146,3 +148,35 @@ def test_the_nucleus_and_top_k_cut_the_proposals() -> None:
     assert [p > 0 for p in probs(top_k=2)] == [True, True, False, False]
     assert [p > 0 for p in probs(top_p=0.5)] == [True, False, False, False]
     assert probs(temperature=100.0)[3] == pytest.approx(1 / 3, abs=0.02)
+
+
+@pytest.mark.parametrize(("k1", "k2"), [(1, 6), (3, 2)])
+def test_k1_tokens_are_drawn_from_the_start_and_k2_from_every_later_beam(k1: int, k2: int) -> None:
+    planted = PlantedModel()
+    options = {"num_tokens": 3, "k1": k1, "k2": k2}
+    steps = run("beast", planted, [planted.behavior()], options=options).runs[0].steps
+    drawn = [s.note["sampled"] // (s.note["resampled"] + 1) for s in steps[1:]]
+    assert drawn == [k1, k1 * k2, k1 * k2]
+
+
+def test_a_single_beam_left_by_the_filter_still_draws_k2_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = SlotProblem.reachable
+    monkeypatch.setattr(SlotProblem, "reachable", lambda p, rows: whole(p, rows[:1]))
+    monkeypatch.setattr(beast, "RESAMPLES", 1)
+    asked: list[int] = []
+
+    def drawn(probs: torch.Tensor, k: int, generator: torch.Generator) -> list[torch.Tensor]:
+        asked.append(k)
+        return distinct_multinomial(probs, k, generator)
+
+    monkeypatch.setattr(beast, "distinct_multinomial", drawn)
+    planted = PlantedModel()
+    run("beast", planted, [planted.behavior()], options={"num_tokens": 3, "k1": 3, "k2": 7})
+    assert asked == [3, 7, 7]
+
+
+def test_a_finished_search_can_be_extended() -> None:
+    """`tests/contract/test_extension.py` then holds it to equal one that was longer at first."""
+    assert raisable("beast") == "num_tokens"
