@@ -17,6 +17,7 @@ def command(
     """Count the runs of a store by state, with failures and damaged runs; 1 where there are any."""
     from adversariallm.cli._console import say, say_json
     from adversariallm.cli._stores import existing_store
+    from adversariallm.runs.document import header_is_verified
     from adversariallm.runs.index import Index
     from adversariallm.runs.launch.progress import overview
 
@@ -24,6 +25,8 @@ def command(
     states = Counter(found.survey().values())
     failed = found.failed()
     damaged = found.damaged() if check else Index(found).problems()
+    whole = [run_id for run_id in found.runs() if run_id not in damaged] if check else []
+    unverified = [r for r in whole if not header_is_verified(found.header(r))]
     batches = overview(found)
     if as_json:
         say_json(
@@ -31,6 +34,7 @@ def command(
                 "states": dict(states),
                 "failed": {f.key: f.error for f in failed},
                 "damaged": damaged,
+                **({"unverified_headers": unverified} if check else {}),
                 "batches": {batch.name: dict(batch.states) for batch in batches},
             }
         )
@@ -44,6 +48,11 @@ def command(
             say(f"failed {failure.key}: {failure.error} (details: {failure.path})")
         for run_id, problem in damaged.items():
             say(f"damaged {run_id}: {problem}")
+        if unverified:
+            say(
+                f"{len(unverified)} runs were published by an older release: no hash covers their "
+                "headers (settings, status, totals), whose costs were held against the steps"
+            )
     raise typer.Exit(int(bool(failed or damaged)))
 
 

@@ -8,13 +8,15 @@ beside them; it opens no store.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import zstandard
 
+from adversariallm.core.budget import Ledgers
 from adversariallm.core.errors import SchemaError
 from adversariallm.core.records import SCHEMA_VERSION
 from adversariallm.runs.files import CorruptRunError, decode, encode
@@ -23,6 +25,7 @@ PLAIN, COMPRESSED = "run.json", "run.json.zst"
 VOLATILE = frozenset({"time_taken", "total_time", "execution"})
 _LEVEL = 6
 _CHUNK = 65536
+_END = b'},"runs":[\n'  # closes `execution` and opens the list of runs
 
 
 def _opened(value: Mapping[str, Any], key: str) -> bytes:
@@ -42,15 +45,77 @@ def encode_body(runs: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def encode_document(document: Mapping[str, Any]) -> tuple[bytes, bytes]:
-    """Return header line and body of a published run, with `execution.body_sha256` added.
+    """Return header line and body of a published run, with the hashes of both in `execution`.
+
+    `execution` comes last, and `header_sha256` last in it, over everything before it: so the
+    header is checked as it stands, without writing it anew.
 
     Args:
         document: Header fields and `runs`, a list of mappings with `steps`, a list of mappings.
     """
     body = encode_body(document["runs"])
-    digest = hashlib.sha256(body).hexdigest()
-    execution = {**document.get("execution", {}), "body_sha256": digest}
-    return _opened({**document, "execution": execution}, "runs"), body
+    given = document.get("execution", {})
+    execution = {k: v for k, v in given.items() if k not in ("body_sha256", "header_sha256")}
+    execution["body_sha256"] = hashlib.sha256(body).hexdigest()
+    header = {k: v for k, v in document.items() if k not in ("execution", "runs")}
+    line = _opened({**header, "execution": execution}, "runs").removesuffix(_END)
+    return line + b',"header_sha256":"%b"' % _hash(line) + _END, body
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()
+
+
+def header_is_verified(header: Mapping[str, Any]) -> bool:
+    """Whether a hash covers the header; none does in what older releases published."""
+    return "header_sha256" in header.get("execution", {})
+
+
+def _check_header(line: bytes, header: Mapping[str, Any], path: Path) -> None:
+    """Compare a header line with its own hash, where it has one that this release can judge."""
+    if not header_is_verified(header) or header.get("schema_version") != SCHEMA_VERSION:
+        return
+    signed, _, rest = line.rpartition(b',"header_sha256":"')
+    if rest != _hash(signed) + b'"' + _END:
+        raise CorruptRunError(_edited(path, "execution.header_sha256 does not match its header"))
+
+
+def _edited(path: Path, why: str) -> str:
+    return (
+        f"{path} was changed after it was published ({why}). Restore it from a copy, or set it "
+        "aside with `adversariallm runs gc --set-aside` and run again."
+    )
+
+
+def _check_sums(document: Mapping[str, Any], path: Path) -> None:
+    """Hold the costs in a header without a hash against the steps, whose hash is right.
+
+    What was imported has no sum to be held against.
+    """
+    if not document.get("resolved"):
+        return
+    try:
+        wrong = _wrong_sums(document)
+    except (AttributeError, TypeError) as error:
+        wrong = [f"{error}"]
+    if wrong:
+        raise CorruptRunError(_edited(path, f"its ledgers are no sum over steps: {wrong[0]}"))
+
+
+def _wrong_sums(document: Mapping[str, Any]) -> list[str]:
+    """Phases and roles whose cost is not that of steps and remainder; set-up is no step's."""
+    found = Ledgers.from_dict(document.get("remainder", {}))
+    for run in document["runs"]:
+        for step in run["steps"]:
+            found = found + Ledgers.from_dict(step.get("ledgers", {}))
+    stored = Ledgers.from_dict(document.get("ledgers", {}))
+    wrong = []
+    for phase in {*stored.usage, *found.usage} - {"setup"}:
+        for role in {*stored.usage.get(phase, {}), *found.usage.get(phase, {})}:
+            said, sums = (x.total(phase, role=role) for x in (stored, found))
+            if not math.isclose(said.cost, sums.cost) or replace(said, cost=sums.cost) != sums:
+                wrong.append(f"{phase}.{role}")
+    return sorted(wrong)
 
 
 def compress(header: bytes, body: bytes) -> bytes:
@@ -71,13 +136,14 @@ def read_header(path: Path) -> dict[str, Any]:
     """Read only the header of a published run; `runs` is an empty list in it.
 
     Raises:
-        CorruptRunError: The file does not begin with a whole header line.
+        CorruptRunError: The file does not begin with a whole header line, or the line was edited.
     """
     with open(path, "rb") as file:
         line = _first_frame(file.read, path) if path.name == COMPRESSED else file.readline()
     if not line.endswith(b'"runs":[\n'):
         raise CorruptRunError(f"{path} does not begin with a header line: it is cut off or edited")
     header: dict[str, Any] = decode(line + b"]}", path)
+    _check_header(line, header, path)
     return header
 
 
@@ -108,7 +174,8 @@ def read_document(path: Path) -> dict[str, Any]:
     """Read and verify a published run, without what later passes stored beside it.
 
     Raises:
-        CorruptRunError: The file is cut off or its steps differ from what was published.
+        CorruptRunError: The file is cut off, or its header or steps differ from what was
+            published.
         SchemaError: It was written under another schema version.
     """
     text = read_text(path)
@@ -116,13 +183,13 @@ def read_document(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or "schema_version" not in document:
         raise SchemaError(f"{path} is no published run: it has no schema_version")
     require_schema(document["schema_version"], path, document)
+    line, newline, body = text.partition(b"\n")
     recorded = document.get("execution", {}).get("body_sha256")
-    if hashlib.sha256(text[text.find(b"\n") + 1 :]).hexdigest() != recorded:
-        raise CorruptRunError(
-            f"{path} was changed after it was published (execution.body_sha256 does not match). "
-            "Restore it from a copy, or set it aside with `adversariallm runs gc --set-aside` "
-            "and run again."
-        )
+    if hashlib.sha256(body).hexdigest() != recorded:
+        raise CorruptRunError(_edited(path, "execution.body_sha256 does not match"))
+    _check_header(line + newline, document, path)
+    if not header_is_verified(document):
+        _check_sums(document, path)
     return document
 
 

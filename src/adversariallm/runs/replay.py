@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from adversariallm.core.budget import Meter
+from adversariallm.core.budget import LedgerRows, Meter
 from adversariallm.core.config import stable_hash
 from adversariallm.core.errors import ConfigError, NeedsError
 from adversariallm.core.protocols import Needs
 from adversariallm.core.types import Conversation
 from adversariallm.evaluation.facts import flatten
+from adversariallm.runs.document import header_is_verified
 from adversariallm.runs.embeddings import require_owners
 from adversariallm.runs.execute import COMPLETION_BATCH, Resources, execute, regenerate
 from adversariallm.runs.files import CorruptRunError
@@ -155,6 +156,11 @@ class _Replay:
     def run(self) -> Replayed:
         run_id: str = self.document["run_id"]
         difference = self._find()
+        if not header_is_verified(self.document):
+            self.notes.append(
+                "an older release published it: no hash covers its header, so an edit there may "
+                "go unnoticed"
+            )
         if difference is None and self.changed:
             told = ", ".join(f"{k} {old} -> {new}" for k, (old, new) in self.changed.items())
             self.notes.append(f"equal although these differ: {told}")
@@ -303,6 +309,17 @@ class _Replay:
                 where = f"the loss of {self._place(step, lane)}"
                 return Difference(where, str(row.get("loss")), str(now.loss), self._cause())
         self.compared.append("every step of the search came out equal")
+        return self._costs(document.ledgers)
+
+    def _costs(self, now: LedgerRows) -> Difference | None:
+        """Compare what the run cost, phase by phase."""
+        stored, found = flatten(self.document["ledgers"]), flatten(now)
+        for key in [*stored, *(k for k in found if k not in stored)]:
+            if stored.get(key, 0) != found.get(key, 0):
+                where = f"the cost of the run: {key}"
+                values = str(stored.get(key, 0)), str(found.get(key, 0))
+                return Difference(where, *values, self._cause())
+        self.compared.append("the cost of the run came out equal")
         return None
 
     def _scores(self) -> Difference | None:

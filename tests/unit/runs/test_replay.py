@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from adversariallm.core.errors import ConfigError, NeedsError
 from adversariallm.core.protocols import Needs
 from adversariallm.models.local import LocalModel
 from adversariallm.models.tiny import tiny_parts, tiny_tokenizer
+from adversariallm.runs import document as doc
 from adversariallm.runs import replay as replays
 from adversariallm.runs.api import load_attack
 from adversariallm.runs.replay import Replayed, model_places, replay
@@ -81,6 +83,7 @@ def test_the_same_model_passes_search_included(store: Store, model: LocalModel) 
     assert "3 inputs have the stored tokens" in result.compared
     assert "6 of 6 completions came out equal" in result.compared
     assert "every step of the search came out equal" in result.compared
+    assert "the cost of the run came out equal" in result.compared
     assert "2 of 6 completions came out equal" in replayed(store, model, limit=2).compared
 
 
@@ -178,10 +181,41 @@ def test_an_edited_artifact_is_told_apart(
     found, path = copy
     text = path.read_text(encoding="utf-8")
     assert old in text
+    workshop = held(found, model)
     path.write_text(text.replace(old, new), encoding="utf-8")
     (run_id,) = found.runs()
-    result = replay(found, run_id, workshop=held(found, model))
+    result = replay(found, run_id, workshop=workshop)
     assert cause(result) == "the artifact was edited or damaged"
+
+
+def test_costs_are_made_again_with_the_search(copy: tuple[Store, Path], model: LocalModel) -> None:
+    found, path = copy
+    assert not any("no hash covers" in note for note in replayed(found, model, limit=0).notes)
+    (run_id,) = found.runs()
+    edited = doc.read_document(path)
+    edited["ledgers"]["setup"] = {"model": {"queries": 5}}
+    header, body = doc.encode_document(edited)
+    path.write_bytes(header + body)
+    result = replayed(found, model, search=True)
+    assert result.difference is not None
+    assert result.difference.where == "the cost of the run: setup.model.queries"
+    assert (result.difference.stored, result.difference.found) == ("5", "0")
+
+
+def test_a_header_that_no_hash_covers_is_said(
+    copy: tuple[Store, Path], model: LocalModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, path = copy
+    words = ["status", str(found.root), "--check"]
+    assert main(words) == 0
+    assert "no hash" not in capsys.readouterr().out
+    older = re.sub(rb',"header_sha256":"[0-9a-f]{64}"', b"", path.read_bytes())
+    path.write_bytes(older)
+    result = replayed(found, model, limit=0)
+    assert result.passed
+    assert any("no hash covers its header" in note for note in result.notes)
+    assert main(words) == 0
+    assert "no hash covers their headers" in " ".join(capsys.readouterr().out.split())
 
 
 def test_scores_are_made_again(copy: tuple[Store, Path], model: LocalModel) -> None:

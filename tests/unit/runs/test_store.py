@@ -5,17 +5,19 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 
 from adversariallm.core.errors import LostLeaseError, SchemaError, StoreError
+from adversariallm.runs import document as doc
 from adversariallm.runs.claim import Claim, StopRequested
 from adversariallm.runs.document import strip_volatile
 from adversariallm.runs.files import CorruptRunError
@@ -45,10 +47,14 @@ def document(num_steps: int = 2) -> dict[str, Any]:
     return {"config": {"seed": 0}, "runs": [{**run, "steps": steps}, {**run, "steps": steps[:1]}]}
 
 
-def published(store: Store, run_id: str = RUN) -> Store:
+def published(store: Store, run_id: str = RUN, **facts: Any) -> Store:
     with claimed(store, run_id) as claim:
-        assert claim.publish(document())
+        assert claim.publish({**document(), **facts})
     return store
+
+
+def costs(queries: int, cost: float = 0.1) -> dict[str, Any]:
+    return {"optimization": {"model": {"queries": queries, "cost": cost}}}
 
 
 def test_a_run_is_claimed_journaled_published_and_read_back(store: Store) -> None:
@@ -398,6 +404,44 @@ def test_a_value_edited_by_hand_is_noticed(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"loss":0.0', b'"loss":9.0'))
     with pytest.raises(CorruptRunError, match="changed after it was published.*set it aside"):
         store.read(RUN)
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_an_edited_header_is_noticed_and_set_aside(
+    tmp_path: Path, compression: Literal["none", "zstd"]
+) -> None:
+    store = published(Store(tmp_path, compression=compression), ledgers=costs(38))
+    path = doc.run_file(store.run_dir(RUN))
+    assert path is not None
+    header, _, body = doc.read_text(path).partition(b"\n")
+    changed, body = header.replace(b'"queries":38', b'"queries":48') + b"\n", body
+    path.write_bytes(doc.compress(changed, body) if compression == "zstd" else changed + body)
+    for read in (store.read, store.header):
+        with pytest.raises(CorruptRunError, match="header_sha256 does not match its header"):
+            read(RUN)
+    assert list(store.damaged()) == [RUN]
+    assert not isinstance(store.claim(RUN, {}), str)
+
+
+def test_a_header_without_a_hash_still_opens_and_its_costs_are_summed_again(
+    tmp_path: Path,
+) -> None:
+    runs = [{"steps": [{"ledgers": costs(1)}, {"ledgers": costs(2)}]}]
+    whole = {**costs(7, cost=0.3), "setup": {"model": {"queries": 1}}}
+    facts = {"ledgers": whole, "remainder": costs(4), "resolved": {"seed": 0}, "runs": runs}
+    store = Store(tmp_path)
+    with claimed(store) as claim:
+        claim.publish({**document(), **facts})
+    path = store.run_dir(RUN) / "run.json"
+    assert doc.header_is_verified(store.header(RUN))
+    older = re.sub(rb',"header_sha256":"[0-9a-f]{64}"', b"", path.read_bytes())
+    path.write_bytes(older)
+    assert not doc.header_is_verified(store.read(RUN))
+    assert store.damaged() == {}
+    for changed in (b'"queries":70', b'"queries":"x"', b'"unknown":7'):
+        path.write_bytes(older.replace(b'"queries":7', changed, 1))
+        with pytest.raises(CorruptRunError, match="changed after it was published.*ledgers"):
+            store.read(RUN)
 
 
 def test_an_edited_score_file_is_named(store: Store) -> None:
