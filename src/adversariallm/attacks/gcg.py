@@ -23,6 +23,7 @@ from torch import Tensor
 from adversariallm.attacks._kit import proposals
 from adversariallm.attacks._kit.buffer import Buffer, random_fill
 from adversariallm.attacks._kit.objectives import ObjectiveName, make_objective
+from adversariallm.attacks._kit.ranking import NOT_A_NUMBER, ranked
 from adversariallm.attacks._kit.slots import Filter, SlotProblem
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.protocols import AttackInfo, Context, Needs, Objective
@@ -37,7 +38,7 @@ INFO = AttackInfo(
     reference_code="llm-attacks/llm-attacks; GraySwanAI/nanoGCG 0.3.0",
     needs=Needs.TEXT | Needs.TOKENS | Needs.LOGITS | Needs.GRADIENTS,
     modality="suffix",
-    version=2,
+    version=3,
     target="required",
     quick={"num_steps": 3, "search_width": 12, "topk": 32, "initial": "! ! ! !"},
     deviations=(
@@ -69,12 +70,16 @@ class Config(FrozenConfig):
     position_sampling: proposals.Positions = Field(
         "even",
         description="even: candidate j changes position j*n/W (n_replace=1), counted from a place "
-        "drawn at each step where W < n",
+        "drawn at each step where W < n; proposals without a gradient are always uniform",
     )
     token_selection: Literal["gradient", "random_overall", "random_per_position"] = Field(
         "gradient", description="how candidates are proposed; the others are controls"
     )
-    buffer_size: int = Field(0, ge=0, description="best suffixes kept; 0 always moves on")
+    buffer_size: int = Field(
+        0,
+        ge=0,
+        description="best suffixes kept, random ones at first; 0 always moves on",
+    )
     grad_smoothing: int = Field(1, ge=1, description="gradients averaged over random neighbors")
     grad_momentum: float = Field(0.0, ge=0, lt=1, description="share of the previous gradient kept")
     grow_target: bool = Field(False, description="lengthen the target as the model follows it")
@@ -89,14 +94,14 @@ class _Search:
     """Where the search stands after a step."""
 
     slot: Tensor
-    loss: float
+    loss: float | None
     length: int
     matched: bool
     momentum: Tensor | None
     buffer: Buffer
 
     def state(self) -> State:
-        tensors = {} if self.momentum is None else {"momentum": self.momentum}
+        tensors = {} if self.momentum is None else {"momentum": self.momentum.cpu()}
         values = {
             "slot": self.slot.tolist(),
             "loss": self.loss,
@@ -137,8 +142,8 @@ class Attack:
             filter=c.filter,
         )
         if ctx.state is None:
-            at = self._start(problem, ctx)
-            yield self._candidate(problem, at, ctx, {})
+            at, flags = self._start(problem)
+            yield self._candidate(problem, at, ctx, {}, flags)
             first = 1
         else:
             at, first = _Search.from_state(ctx.state, c.buffer_size), ctx.state.step + 1
@@ -148,13 +153,19 @@ class Attack:
             note, flags = self._step(problem, at, ctx, step)
             yield self._candidate(problem, at, ctx, note, flags)
 
-    def _start(self, problem: SlotProblem, ctx: Context) -> _Search:
-        """Score the initial suffix, and random ones to fill the buffer."""
+    def _start(self, problem: SlotProblem) -> tuple[_Search, tuple[str, ...]]:
+        """Score the initial suffix."""
         length = 1 if self.config.grow_target else len(problem.target)
-        at = _Search(problem.start, 0.0, length, False, None, Buffer(self.config.buffer_size))
-        rows = random_fill(problem, self.config.buffer_size, ctx.rng.child("init"))
-        self._accept(problem, at, rows)
-        return at
+        at = _Search(problem.start, None, length, False, None, Buffer(self.config.buffer_size))
+        _, flags = self._accept(problem, at, problem.start.unsqueeze(0))
+        return at, flags
+
+    def _fill(self, problem: SlotProblem, at: _Search, rng: Rng) -> tuple[str, ...]:
+        """Score random suffixes to fill the buffer and go on from its best; flags."""
+        rows = random_fill(problem, at.buffer.size, rng)
+        if at.buffer.entries:
+            rows = rows[1:]  # the start is in it
+        return self._accept(problem, at, rows)[1] if len(rows) else ()
 
     def _step(
         self, problem: SlotProblem, at: _Search, ctx: Context, step: int
@@ -162,20 +173,25 @@ class Attack:
         """Propose, filter, score, move on."""
         rng = ctx.rng.child("step", step)
         flags: list[str] = []
+        if step == 1 and self.config.buffer_size > 1:
+            flags += self._fill(problem, at, ctx.rng.child("init"))
         scores = None
         if self.config.token_selection == "gradient":
             scores = self._token_scores(problem, at, rng)
             if scores is None:
                 flags.append("gradient_not_finite")
+        note: dict[str, object] = {"length": at.length}
         for attempt in range(RESAMPLES):
             proposed = self._propose(problem, at.slot, scores, rng.child("propose", attempt))
             rows, counts = problem.reachable(proposed)
             if len(rows):
-                rank = self._accept(problem, at, rows)
-                return {**counts, "resampled": attempt, "rank": rank, "length": at.length}, tuple(
-                    flags
-                )
-        return {**counts, "resampled": RESAMPLES}, (*flags, "no_reachable_candidate")
+                winner, more = self._accept(problem, at, rows)
+                rank = None
+                if winner is not None and scores is not None:
+                    rank = proposals.promised_rank(rows, winner, scores)
+                note = {**note, **counts, "resampled": attempt, "rank": rank}
+                return note, tuple(dict.fromkeys((*flags, *more)))
+        return {**note, **counts, "resampled": RESAMPLES}, (*flags, "no_reachable_candidate")
 
     def _token_scores(self, problem: SlotProblem, at: _Search, rng: Rng) -> Tensor | None:
         """`[n, V]` gradient with respect to the one-hot rows, smoothed; None if not finite."""
@@ -191,18 +207,17 @@ class Attack:
             )
         gradients = []
         for slot in slots:
-            gradient, finite = problem.token_gradient(
-                slot, self._objective(problem), length=at.length
-            )
-            if not finite:
+            gradient = problem.gradient(slot, self._objective(problem), length=at.length)
+            if not gradient.finite:
                 return None
-            gradients.append(gradient)
-        scores = torch.stack(gradients).mean(0)
+            gradients.append(gradient.slot)
+        # [n, d]: scores are linear in it, and rows of the vocabulary would be stored at each step
+        slope = torch.stack(gradients).mean(0)
         if c.grad_momentum:
             if at.momentum is not None:
-                scores = c.grad_momentum * at.momentum + (1 - c.grad_momentum) * scores
-            at.momentum = scores
-        return scores
+                slope = c.grad_momentum * at.momentum.to(slope) + (1 - c.grad_momentum) * slope
+            at.momentum = slope
+        return problem.token_scores(slope)
 
     def _propose(
         self, problem: SlotProblem, slot: Tensor, scores: Tensor | None, rng: Rng
@@ -223,14 +238,25 @@ class Attack:
                 width=c.search_width,
                 topk=c.topk,
                 n_replace=c.n_replace,
-                positions=c.position_sampling,
+                positions="uniform" if scores is None else c.position_sampling,
             )
         return proposals.without_duplicates(rows, slot) if c.exclude_current else rows
 
-    def _accept(self, problem: SlotProblem, at: _Search, rows: Tensor) -> int:
-        """Score candidates and move to the best, or to the buffer's best; its rank among them."""
+    def _accept(
+        self, problem: SlotProblem, at: _Search, rows: Tensor
+    ) -> tuple[int | None, tuple[str, ...]]:
+        """Score candidates and move to the best, or to the buffer's best.
+
+        Returns:
+            The row of the candidate that the search moved to, None where it is none of them, and
+            flags. A candidate whose loss is no number is never moved to nor kept.
+        """
         losses = problem.losses(rows, self._objective(problem), length=at.length)
-        order = torch.sort(losses.loss, stable=True).indices.tolist()
+        numbers = int((~losses.loss.isnan()).sum())
+        flags = (NOT_A_NUMBER,) if numbers < len(rows) else ()
+        if not numbers:
+            return None, flags
+        order = ranked(losses.loss)[:numbers].tolist()
         winner = order[0]
         if at.buffer.size:
             for i in order:
@@ -252,7 +278,7 @@ class Attack:
             at.length += 1
             at.buffer.clear()  # losses of another target length do not compare
             at.matched = False
-        return winner if moved else -1
+        return (winner if moved else None), flags
 
     def _objective(self, problem: SlotProblem) -> Objective | None:
         c = self.config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -160,13 +161,13 @@ def test_a_step_without_reachable_candidates_is_a_flag_not_an_end(
 def test_a_gradient_that_is_not_finite_falls_back_to_random_proposals(
     planted: PlantedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = gcg.SlotProblem.token_gradient
+    original = gcg.SlotProblem.gradient
 
     def broken(self, *args, **kwargs):
-        scores, _ = original(self, *args, **kwargs)
-        return scores.clone().fill_(float("nan")), False
+        found = original(self, *args, **kwargs)
+        return replace(found, slot=torch.full_like(found.slot, float("nan")), finite=False)
 
-    monkeypatch.setattr(gcg.SlotProblem, "token_gradient", broken)
+    monkeypatch.setattr(gcg.SlotProblem, "gradient", broken)
     document = run("gcg", planted, [planted.behavior()], options={**WORDS, "num_steps": 2})
     assert [s.flags for s in document.runs[0].steps[1:]] == [["gradient_not_finite"]] * 2
 

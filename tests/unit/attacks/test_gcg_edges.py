@@ -35,13 +35,13 @@ def test_smoothing_averages_over_the_suffix_and_neighbors_of_allowed_ids(
     planted: PlantedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[torch.Tensor] = []
-    original = gcg.SlotProblem.token_gradient
+    original = gcg.SlotProblem.gradient
 
     def watching(self: gcg.SlotProblem, slot: torch.Tensor, *args: Any, **rest: Any) -> Any:
         seen.append(slot.clone())
         return original(self, slot, *args, **rest)
 
-    monkeypatch.setattr(gcg.SlotProblem, "token_gradient", watching)
+    monkeypatch.setattr(gcg.SlotProblem, "gradient", watching)
     options = {**WORDS, "num_steps": 1, "grad_smoothing": 60}
     run("gcg", planted, [planted.behavior()], options=options)
     start, *neighbors = seen

@@ -99,6 +99,29 @@ def test_random_per_position_draws_allowed_distinct_ids_everywhere() -> None:
         assert len(set(drawn)) == 4 and set(drawn) <= set(range(10, 20))
 
 
+@pytest.mark.parametrize("width", [1, 3, 4])
+def test_random_per_position_is_never_wider_than_asked(width: int) -> None:
+    slot = torch.ones(5, dtype=torch.long)
+    touched: set[int] = set()
+    for draw in range(40):
+        rows = proposals.replace_each_position(
+            slot, width, torch.arange(10, 20), generator(str(draw))
+        )
+        where = (rows != slot).nonzero()
+        assert len(rows) == width
+        assert where[:, 0].tolist() == list(range(width))
+        assert len(set(where[:, 1].tolist())) == width
+        touched |= set(where[:, 1].tolist())
+    assert touched == set(range(5))
+
+
+def test_a_promised_rank_counts_who_was_promised_less_loss() -> None:
+    scores = torch.tensor([[0.0, -1.0, 5.0], [0.0, -3.0, 1.0]])
+    rows = torch.tensor([[0, 0], [1, 1], [0, 1], [2, 1], [1, 1]])  # 0, -4, -3, 2, -4
+    ranks = [proposals.promised_rank(rows, row, scores) for row in range(5)]
+    assert ranks == [3, 0, 2, 4, 0]
+
+
 @settings(max_examples=30)
 @given(st.integers(0, 8), st.integers(1, 8))
 def test_distinct_draws_never_repeat_or_take_the_impossible(possible: int, k: int) -> None:

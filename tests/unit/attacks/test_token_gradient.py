@@ -11,10 +11,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from adversariallm.attacks import gcg
+from adversariallm.attacks._kit.buffer import Buffer
 from adversariallm.attacks._kit.slots import SlotProblem
+from adversariallm.core.protocols import Gradient
+from adversariallm.core.rng import Rng
 from adversariallm.core.types import Behavior, Conversation
 from adversariallm.models.local import LocalModel
+from adversariallm.models.planted import PlantedModel
 from adversariallm.models.tiny import tiny_parts
 from adversariallm.tokenization import Slot
 
@@ -59,3 +65,42 @@ def test_it_is_the_gradient_of_the_one_hot_rows(architecture: Any, length: int |
         assert float(best[position, chosen] - best[position].min()) <= 2e-5 * float(
             expected.abs().max()
         )
+
+
+ELSEWHERE = FakeTensorMode(allow_non_fake_inputs=True)
+
+
+class OnAnotherDevice(PlantedModel):
+    """Its gradients are tensors without data on a device that this machine need not have."""
+
+    def gradient(self, input_ids: Any, slot: Any, target: Any, **rest: Any) -> Gradient:
+        with ELSEWHERE:
+            return Gradient(
+                torch.empty(len(slot), self.num_embeddings, device="cuda"), 0.0, finite=True
+            )
+
+    def token_scores(self, slot_gradient: torch.Tensor) -> torch.Tensor:
+        assert slot_gradient.device.type == "cuda"  # the embedding matrix stays where it is
+        return slot_gradient.bfloat16()
+
+
+def test_token_scores_come_back_to_where_mask_and_proposals_are() -> None:
+    model: Any = OnAnotherDevice()
+    problem = SlotProblem.build(model, model.behavior(), Slot("suffix", "! ! ! !", "space"))
+    scores, _ = problem.token_gradient(problem.start)
+    assert (scores.device.type, scores.dtype) == ("cpu", torch.float32)
+    masked = scores.masked_fill(~problem.allowed, torch.inf)
+    assert masked.shape == (len(problem.start), model.num_embeddings)
+
+
+def test_a_momentum_that_was_stored_joins_the_gradient_where_that_is() -> None:
+    model: Any = OnAnotherDevice()
+    problem = SlotProblem.build(model, model.behavior(), Slot("suffix", "! ! ! !", "space"))
+    stored = torch.zeros(len(problem.start), model.num_embeddings)
+    at = gcg._Search(problem.start, 1.0, 2, False, stored, Buffer(0))
+    attack = gcg.Attack(gcg.Config(grad_momentum=0.5))
+    with ELSEWHERE:
+        scores = attack._token_scores(problem, at, Rng.root(0))
+    assert scores is not None and scores.device.type == "cpu"
+    assert at.momentum is not None and at.momentum.device.type == "cuda"
+    assert at.state().tensors["momentum"].device.type == "cpu"

@@ -67,11 +67,17 @@ def replace_uniformly(
 def replace_each_position(
     slot_n: Tensor, width: int, allowed_ids: Tensor, generator: Generator
 ) -> Tensor:
-    """`[n * (W // n), n]` copies: at every position the same number of distinct allowed ids."""
+    """`[n * (W // n), n]` copies: at every position the same number of distinct allowed ids.
+
+    With `W < n` there are W of them, one id at each of as many positions, drawn uniformly.
+    """
     n = len(slot_n)
     per = max(1, min(width // n, len(allowed_ids)))
+    positions = list(range(n))
+    if width < n:
+        positions = torch.randperm(n, generator=generator)[:width].tolist()
     rows = []
-    for position in range(n):
+    for position in positions:
         drawn = allowed_ids[torch.randperm(len(allowed_ids), generator=generator)[:per]]
         copies = slot_n.repeat(per, 1)
         copies[:, position] = drawn
@@ -107,6 +113,15 @@ def propose(
     if scores_nV is None:
         return replace_uniformly(slot_n, where, allowed_V.nonzero().squeeze(1), generator)
     return replace_from_shortlist(slot_n, where, shortlist(scores_nV, allowed_V, topk), generator)
+
+
+def promised_rank(candidates_Wn: Tensor, row: int, scores_nV: Tensor) -> int:
+    """How many candidates the gradient promised a lower loss than the one in `row`.
+
+    The promise is the linear one: the sum of the scores of a candidate's ids.
+    """
+    promised_W = scores_nV.gather(1, candidates_Wn.T).sum(0)
+    return int((promised_W < promised_W[row]).sum())
 
 
 def distinct_multinomial(probs_WV: Tensor, k: int, generator: Generator) -> list[Tensor]:

@@ -112,7 +112,14 @@ class SlotProblem:
     ) -> tuple[Tensor, bool]:
         """`[n, V]` gradient with respect to the one-hot rows, and whether it is finite."""
         gradient = self.gradient(slot, objective, length=length)
-        return self.model.token_scores(gradient.slot), gradient.finite
+        return self.token_scores(gradient.slot), gradient.finite
+
+    def token_scores(self, slot_gradient: Tensor) -> Tensor:
+        """`[n, V]` float32 gradient with respect to the one-hot rows.
+
+        It is on the CPU, as the mask and all proposals are, wherever the model is.
+        """
+        return self.model.token_scores(slot_gradient).float().cpu()
 
     def rows_with(self, vectors: Tensor) -> Tensor:
         """`[P, d]` float32 embedding rows of the input, the slot's replaced by `vectors`."""
