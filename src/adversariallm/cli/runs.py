@@ -60,7 +60,7 @@ def list_runs(
 def _row(run_id: str, values: tuple[Any, ...], beside: tuple[str, ...]) -> dict[str, Any]:
     attack, models, dataset, ids, seed, status, kind, parent = values
     scored = {n.split(".")[1] for n in beside if n.startswith("scores.")}
-    judges = sorted(n.partition("-")[0] for n in scored)
+    judges = sorted({n.partition("-")[0] for n in scored})
     return {
         "run_id": run_id, "attack": attack, "dataset": dataset, "items": ids, "seed": seed,
         "model": [_model(m) for m in models or ()], "status": status, "judges": judges,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from adversariallm.core.errors import ConfigError, StoreError
 from adversariallm.runs.execute import Event
+from adversariallm.runs.files import explained
 from adversariallm.runs.judging import Judged, View, judge_run, settled
 from adversariallm.runs.lookups import installed, open_store
 from adversariallm.runs.plan import Plan, Planned, plan
@@ -386,13 +387,24 @@ def _check_writable(root: Path) -> None:
 
 
 def _remember(root: Path, command: Command) -> None:
-    """Keep the command for `adversariallm resume`."""
-    root.mkdir(parents=True, exist_ok=True)
+    """Keep the command for `adversariallm resume`; the first write to the store.
+
+    Raises:
+        ConfigError: the folder cannot be made.
+        StoreError: it is full, or cannot be written.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"out={root}: no such folder can be made ({error.strerror}); choose another"
+        ) from error
     if (root / COMMANDS).is_file() and remembered(root)[-1:] == [command]:
         return
     line = json.dumps({"time": int(time.time()), **asdict(command)})
-    with (root / COMMANDS).open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
+    with explained("note the command", root / COMMANDS):
+        with (root / COMMANDS).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
 
 
 def remembered(root: Path | str) -> list[Command]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +86,39 @@ def test_a_place_that_cannot_be_written_is_refused(
     code, _, err = adversariallm(capsys, "run", *BASE, f"out={tmp_path}/file/store")
     assert code == 2
     assert "not a folder that can be written" in err
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "code", "said"),
+    [
+        ("mkdir", errno.ENOENT, 2, "no such folder can be made"),
+        ("mkdir", errno.EACCES, 2, "no such folder can be made"),
+        ("open", errno.ENOSPC, 1, "the disk is full"),
+        ("open", errno.EACCES, 1, "commands.jsonl"),
+    ],
+)
+def test_a_store_that_cannot_be_begun_says_where_and_what_to_do(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    call: str,
+    number: int,
+    code: int,
+    said: str,
+) -> None:
+    real = getattr(Path, call)
+
+    def failing(path: Path, *rest: Any, **options: Any) -> Any:
+        if path in (tmp_path / "out", tmp_path / "out" / "commands.jsonl"):
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, *rest, **options)
+
+    monkeypatch.setattr(Path, call, failing)
+    monkeypatch.setattr("adversariallm.runs.campaign.work", None)
+    found, _, err = adversariallm(capsys, "run", *BASE, f"out={tmp_path}/out")
+    assert (found, "Traceback" in err) == (code, False)
+    assert said in err
+    assert str(tmp_path / "out") in err
 
 
 def test_an_interrupted_command_says_how_to_go_on(
