@@ -20,15 +20,24 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "contract"))
 import harness  # noqa: E402  -- shared with the contract tests
 
 HERE = Path(__file__).parent / "runs"
-NAMES = [n for n in ATTACKS.names() if ATTACKS.load(n).INFO.fits == "one"]
+NAMES = ATTACKS.names()
+TOGETHER: dict[str, Any] = {"progressive": False}  # else one behavior would be active to the end
 
 
 def recorded(name: str) -> dict[str, Any]:
-    """What a run of two samples a step leaves, without what may differ between equal runs."""
+    """What a run of two samples a step leaves, without what may differ between equal runs.
+
+    An attack that fits many is fitted on two behaviors and tried on a third one.
+    """
     model = harness.contract_model()
-    behavior = harness.behaviors()[1]
-    task = harness.spec(name, model, [behavior], samples=2)
-    document = harness.run(name, model, [behavior], samples=2)
+    first, second, third = harness.behaviors()
+    fit = [second]
+    given: dict[str, Any] = {"samples": 2}
+    if ATTACKS.load(name).INFO.fits == "many":
+        fit = [second, first]
+        given |= {"evaluated": [*fit, third], "options": TOGETHER}
+    task = harness.spec(name, model, fit, **given)
+    document = harness.run(name, model, fit, **given)
     return {
         "options": task.spec.attack.semantic(),
         "status": document.status,
@@ -42,7 +51,8 @@ def recorded(name: str) -> dict[str, Any]:
                 "completions": [c.ids for c in step.completions],
                 "texts": step.model_completions,
             }
-            for step in document.runs[0].steps
+            for one in document.runs
+            for step in one.steps
         ],
     }
 
