@@ -393,3 +393,50 @@ def test_redaction_keeps_every_number_and_no_harmful_answer() -> None:
     for a, b in zip(trials_of(documents, JUDGE), trials_of(out, JUDGE), strict=True):
         assert a.scores.tolist() == b.scores.tolist()
     assert "15 characters" in text
+
+
+@pytest.mark.parametrize("what", ["answers", "all"])
+def test_redaction_finds_answers_that_an_attack_sent_again_or_quoted(what: Any) -> None:
+    document = fake_document([[1.0]], texts=[["a last answer"]])
+    (step,) = document["runs"][0]["steps"]
+    step["model_input"] = [
+        {"role": "user", "content": "first question"},
+        {"role": "assistant", "content": "an earlier answer"},
+        {"role": "user", "content": "second question"},
+    ]
+    step["model_input_tokens"] = [1, 2, 3]
+    step["note"] = {
+        "summary": "quotes an earlier answer",
+        "plan": {"actors": ["says a last answer", {"name": "actor-1"}]},
+        "text": "0" * 64,
+        "turn": 2,
+    }
+    (out,) = redacted([document], what)
+    text = json.dumps(out)
+    assert "answer" not in text.replace("b0", "").replace("answers", "")
+    assert out["runs"][0]["steps"][0]["model_input_tokens"] is None
+    assert out["runs"][0]["steps"][0]["note"]["turn"] == 2
+    assert ("second question" in text, "actor-1" in text, "0" * 64 in text) == (
+        (True,) * 3 if what == "answers" else (False,) * 3
+    )
+    document["runs"][0]["steps"][0]["model_input"].pop(1)
+    kept = redacted([document], what)[0]["runs"][0]["steps"][0]["model_input_tokens"]
+    assert kept == ([1, 2, 3] if what == "answers" else None)
+
+
+def test_redacted_imports_keep_test_cases_and_verdicts(tmp_path: Path) -> None:
+    source = tmp_path / "results.json"
+    cases = {"b": [{"test_case": "a long case", "generation": "said", "label": 1, "other": "a b"}]}
+    source.write_text(json.dumps(cases))
+    paths = writer("harmbench")(redacted(reader("harmbench")(source)), tmp_path / "out")
+    (entry,) = json.loads(next(p for p in paths if p.name == "results.json").read_text())["b"]
+    assert (entry["test_case"], entry["label"]) == ("a long case", 1)
+    assert entry["generation"].startswith("[redacted") and entry["other"].startswith("[redacted")
+    source.write_text(json.dumps(JBB))
+    hidden = redacted(reader("jailbreakbench")(source), "all")
+    path, _ = writer("jailbreakbench")(hidden, tmp_path / "jbb")
+    assert [r["jailbroken"] for r in json.loads(path.read_text())["jailbreaks"]] == [
+        True,
+        False,
+        False,
+    ]

@@ -182,7 +182,9 @@ def _add(
         table.setdefault(name, [])
     if step is None:
         return
-    case = step["note"].get("test_case", prompt_text(step))
+    case = prompt_text(step)
+    if case is None:  # an image with a text
+        case = step["note"].get("test_case")
     cases[name].append(case)
     rest = run["behavior"].get("extra", {}).get("harmbench", {})
     labels = [None] * len(step["model_completions"]) if judge is None else verdicts(step, judge)
