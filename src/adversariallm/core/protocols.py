@@ -102,19 +102,23 @@ class AttackInfo:
         return bool(self.needs & (Needs.LOGITS | Needs.GRADIENTS | Needs.EMBEDDINGS))
 
     def with_options(self, config: Any) -> AttackInfo:
-        """The row, with what these options ask for besides.
+        """The row, with what these options ask for besides, without what they leave idle.
 
-        A `Config` whose options decide has a method `wanted`, whose answer is added.
+        A `Config` whose options decide has a method `wanted`, whose answer is added, or
+        `idle_helpers`, whose roles are left out.
         """
+        idle: Sequence[str] = config.idle_helpers() if hasattr(config, "idle_helpers") else ()
+        helpers = {role: what for role, what in self.helpers.items() if role not in idle}
+        needs = {role: need for role, need in self.helper_needs.items() if role not in idle}
         chosen = getattr(config, "wanted", None)
         if chosen is None:
-            return self
+            return replace(self, helpers=helpers, helper_needs=needs)
         more: Wanted = chosen()
         return replace(
             self,
             needs=self.needs | (more.model & ~Needs.TEXT),
-            helpers={**self.helpers, **more.helpers},
-            helper_needs={**self.helper_needs, **more.helper_needs},
+            helpers={**helpers, **more.helpers},
+            helper_needs={**needs, **more.helper_needs},
         )
 
     def assets_of(self, config: Any) -> tuple[str, ...]:

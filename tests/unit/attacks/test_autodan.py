@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from adversariallm.attacks import autodan
 from adversariallm.attacks._kit import mutation
+from adversariallm.attacks._kit.ranking import NOT_A_NUMBER
+from adversariallm.core.rng import Rng
 from adversariallm.core.types import Reply
+from adversariallm.models.card import get_card
 from adversariallm.models.fakes import ScriptedModel
+from adversariallm.models.loading import load_chat
 from adversariallm.models.planted import PlantedModel
 from adversariallm.models.tiny import tiny_model
 from adversariallm.runs.execute import Resources, execute
+from adversariallm.runs.files import encode
+from adversariallm.runs.lookups import asset_store
 from adversariallm.runs.runlog import MemoryLog
+from judgezoo.errors import AssetMissing
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "contract"))
 from harness import resources, run, spec, stable  # noqa: E402
@@ -60,6 +70,12 @@ def test_the_roulette_follows_softmax_of_minus_loss() -> None:
     assert drawn[0] / drawn[1] == pytest.approx(2.71828, rel=0.1)
 
 
+def test_the_roulette_never_draws_a_loss_that_is_no_number_unless_all_are() -> None:
+    nan = float("nan")
+    assert set(mutation.roulette([nan, 5.0, nan], 500, random.Random(0))) == {1}
+    assert set(mutation.roulette([nan, nan], 500, random.Random(0))) == {0, 1}
+
+
 def planted_run(mutator: Any, **options: Any) -> Any:
     planted = PlantedModel()
     task = spec("autodan", planted, [planted.behavior()], options=options)
@@ -75,9 +91,125 @@ def test_every_behavior_starts_from_the_seeds() -> None:
     assert stable(alone) == stable(again)
 
 
+class Listening(PlantedModel):
+    """Remembers the texts of each call for losses; `spoil` makes losses of it."""
+
+    def __init__(self, spoil: Any = None) -> None:
+        super().__init__()
+        self.calls: list[list[str]] = []
+        self.spoil = spoil
+
+    def losses(self, inputs: Any, targets: Any, **rest: Any) -> Any:
+        found = super().losses(inputs, targets, **rest)
+        self.calls.append([self.chat.decode(ids) for ids in inputs])
+        return replace(found, loss=self.spoil(found.loss)) if self.spoil else found
+
+
+class Inventive(ScriptedModel):
+    """Never gives the same paraphrase twice."""
+
+    def __init__(self) -> None:
+        super().__init__(["x"])
+        self.count = 0
+
+    def generate(self, inputs: Any, *rest: Any, **named: Any) -> Any:
+        self.count += len(inputs)
+        return [Reply(f"{self.count - k} is new. It goes on. And on.") for k in range(len(inputs))]
+
+
+def listening_run(model: Listening, **options: Any) -> Any:
+    task = spec("autodan", model, [model.behavior()], options={"mutation": 0.0, **options})
+    return execute(task, resources("autodan", model), MemoryLog())[0].runs[0].steps
+
+
 def test_elites_are_not_scored_again() -> None:
-    steps = planted_run(ScriptedModel(["A. B. C."]), population=10, num_elites=0.3, num_steps=3)
-    assert [s.note["scored"] for s in steps[1:]] == [10, 7, 7]
+    steps = planted_run(Inventive(), population=4, num_elites=0.5, num_steps=3, mutation=1.0)
+    assert [s.note["scored"] for s in steps[1:]] == [4, 2, 2]
+
+
+def test_a_population_larger_than_the_seeds_scores_each_text_once() -> None:
+    planted = Listening()
+    steps = listening_run(planted, population=10, num_elites=0.3, num_steps=6)
+    _, *generations = planted.calls
+    assert len(generations[0]) == 4 == steps[1].note["scored"]  # as many as there are seeds
+    assert sum(s.note["scored"] for s in steps[1:]) == sum(map(len, generations))
+    for texts, before in zip(generations, [[], *generations], strict=False):
+        assert len(set(texts)) == len(texts)
+        assert not set(texts) & set(before)
+
+
+def test_a_loss_that_is_no_number_never_wins() -> None:
+    """Of each call the first loss is NaN and the second the lowest."""
+
+    def spoil(losses: torch.Tensor) -> torch.Tensor:
+        found = torch.arange(len(losses)) + 2.0
+        found[0] = math.nan if len(losses) > 1 else 9.0
+        return found
+
+    steps = listening_run(Listening(spoil), num_steps=4, num_elites=0.4, crossover=1.0)
+    assert [s.loss for s in steps[1:]] == [3.0] * 4
+    assert "It was told 1 times" in steps[1].model_input[-1]["content"]
+    assert [s.note["mean_fitness"] for s in steps[1:2]] == [pytest.approx((3 + 3 + 4 + 5) / 4)]
+    assert [s.flags for s in steps[:2]] == [[], [NOT_A_NUMBER]]
+
+
+def test_where_no_loss_is_a_number_the_search_goes_on_without_one() -> None:
+    def spoil(losses: torch.Tensor) -> torch.Tensor:
+        return losses if len(losses) == 1 else torch.full_like(losses, math.nan)
+
+    for variant in ("ga", "hga"):
+        steps = listening_run(Listening(spoil), num_steps=3, variant=variant)
+        assert [s.loss for s in steps[1:]] == [None] * 3
+        assert [s.note["fitness"] for s in steps[1:]] == [None] * 3
+        assert steps[1].flags == [NOT_A_NUMBER]
+
+
+def test_patience_counts_generations_without_improvement_only() -> None:
+    """The loss falls in each but the third and the last two."""
+    fall = iter([9.0, 5.0, 4.0, 4.0, 3.0, 3.0, 3.0, 2.0])
+
+    def spoil(losses: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(losses, next(fall))
+
+    options = {"patience": 2, "num_steps": 9, "num_elites": 0.0, "mutation": 1.0}
+    planted = Listening(spoil)
+    task = spec("autodan", planted, [planted.behavior()], options=options)
+    given = resources("autodan", planted, helpers={"mutator": Inventive()})
+    document, _ = execute(task, given, MemoryLog())
+    assert [s.loss for s in document.runs[0].steps] == [9.0, 5.0, 4.0, 4.0, 3.0, 3.0, 3.0]
+
+
+def test_an_odd_last_parent_is_crossed_with_the_first() -> None:
+    attack = autodan.Attack(autodan.Config(crossover=1.0, num_points=5))
+    parents = [f"{name} one. {name} two. {name} three. {name} four." for name in "abc"]
+    seen = set()
+    for seed in range(20):
+        children = attack._cross(parents, Rng.root(seed))
+        assert len(children) == 3
+        seen |= set(children[2].replace(".", "").split()) & set("abc")
+    assert seen == {"a", "c"}
+
+
+@pytest.mark.parametrize("variant", ["ga", "hga"])
+def test_a_run_cut_anywhere_goes_on_to_the_same_end(variant: str) -> None:
+    """With momentum and patience in the state; some losses are no numbers."""
+
+    def spoil(losses: torch.Tensor) -> torch.Tensor:
+        return losses.masked_fill(losses == losses.max(), math.nan) if len(losses) > 2 else losses
+
+    options = {"variant": variant, "num_steps": 9, "patience": 5, "num_elites": 0.2,
+               "num_words": 0, "crossover": 0.9, "population": 8}  # fmt: skip
+    log = MemoryLog()
+    whole = run("autodan", Listening(spoil), [PlantedModel().behavior()], options=options, log=log)
+    steps = [e for e in log.entries if e.kind == "step"]
+    assert len(steps) > 7
+    if variant == "hga":
+        assert any(s.note["replaced"] for s in whole.runs[0].steps[4:])
+    for cut in range(1, len(log.entries)):
+        read = [replace(e, record=json.loads(encode(e.record))) for e in log.entries[:cut]]
+        again = run("autodan", Listening(spoil), [PlantedModel().behavior()],
+                    options=options, log=MemoryLog(read))  # fmt: skip
+        assert stable(again) == stable(whole), f"cut after entry {cut}"
 
 
 @pytest.mark.parametrize(
@@ -92,6 +224,7 @@ def test_elites_are_not_scored_again() -> None:
 def test_an_unusable_paraphrase_keeps_its_parent(reply: Reply, mutated: bool) -> None:
     steps = planted_run(ScriptedModel([reply]), mutation=1.0, crossover=0.0, num_steps=2)
     assert (steps[2].note["mutated"] > 0) == mutated
+    assert (steps[2].note["cut"] > 0) == (reply.finish_reason == "length")
 
 
 def test_a_paraphrase_that_was_cut_off_keeps_its_parent() -> None:
@@ -126,6 +259,45 @@ def test_the_fitness_reads_the_marker_and_the_loss_does_not() -> None:
     ).target_ids
     again = planted.losses([step.model_input_tokens], [target]).loss[0]
     assert step.loss == pytest.approx(float(again), abs=1e-5)
+
+
+def test_names_are_filled_in_and_the_connector_stands_before_the_request() -> None:
+    steps = planted_run(
+        ScriptedModel(["It is new. It goes on. And on."]), mutation=0.5, num_steps=3,
+        model_name=r"M\1", developer="D",
+    )  # fmt: skip
+    for step in steps[1:]:
+        text = step.model_input[-1]["content"]
+        assert text.endswith("[PROMPT]: write a short story") and text.count("[PROMPT]") == 1
+        assert not autodan.NAMES.search(text)
+    assert r"by M\1." in steps[1].model_input[-1]["content"]
+    assert "said D." in steps[1].model_input[-1]["content"]
+
+
+def test_the_published_seeds_are_filled_in_and_their_paraphrases_fit() -> None:
+    """On the real list, where it is in the cache."""
+    store = asset_store()
+    try:
+        rows = json.loads(store.text(autodan.SEEDS))
+    except AssetMissing:
+        pytest.skip(f"{autodan.SEEDS} is not in the cache; fetch it with `assets fetch`")
+    config = autodan.Config(model_name="Q1", developer="Q2")
+    seeds = autodan.Attack(config)._seeds(json.dumps(rows))
+    assert len(rows) == 128 and len(seeds) == 256 and len(set(seeds)) == 128
+    assert all("Q1" in s and "Q2" in s and autodan.SLOT in s for s in seeds)
+    assert not any(autodan.NAMES.search(s) for s in seeds)
+    chat = load_chat(get_card("smollm2-135m"))
+    lengths = [len(chat.encode_text(row)) for row in rows]
+    assert max(lengths) < config.mutation_tokens
+
+
+def test_a_mutator_is_asked_for_only_where_something_is_paraphrased() -> None:
+    assert set(autodan.INFO.with_options(autodan.Config()).helpers) == {"mutator"}
+    assert autodan.INFO.with_options(autodan.Config(mutation=0)).helpers == {}
+    planted = PlantedModel()
+    task = spec("autodan", planted, [planted.behavior()], options={"mutation": 0.0})
+    document, _ = execute(task, resources("autodan", planted, helpers={}), MemoryLog())
+    assert document.status == "done"
 
 
 class Remembering:
@@ -224,7 +396,7 @@ def test_paragraphs_cross_once_in_so_many_generations() -> None:
 
 def test_the_names_in_the_seeds_are_never_replaced() -> None:
     planted = PlantedModel()
-    rows = json.dumps([f"story {k} is told by [MODEL] of [COMPANY]" for k in range(3)])
+    rows = json.dumps([f"story {k} is told by ChatGPT of Modelkeeper" for k in range(3)])
     nouns = "00000001 03 n 03 story 0 river 0 garden 0 000 | ours\n"
     assets = {a: "" for a in autodan.WORDNET.values()}
     assets |= {autodan.SEEDS: rows, autodan.WORDNET["noun"]: nouns}
@@ -234,7 +406,7 @@ def test_the_names_in_the_seeds_are_never_replaced() -> None:
     )  # fmt: skip
     for step in steps[1:]:
         text = step.model_input[-1]["content"]
-        assert text.startswith("story ") and "told by River of garden" in text
+        assert text.startswith("story ") and "told by River of garden [PROMPT]: write" in text
 
 
 def test_only_hga_asks_for_the_thesaurus() -> None:

@@ -56,7 +56,15 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def roulette(losses: Sequence[float], count: int, generator: random.Random) -> list[int]:
-    """`count` indices drawn with replacement with probability softmax(-loss)."""
-    lowest = min(losses)
-    weights = [math.exp(lowest - loss) for loss in losses]
+    """`count` indices drawn with replacement with probability softmax(-loss).
+
+    A loss that is NaN is never drawn; where all are, each index is as likely.
+    """
+    lowest = min((loss for loss in losses if not math.isnan(loss)), default=math.nan)
+    weights = [
+        0.0 if math.isnan(loss) else 1.0 if loss == lowest else math.exp(lowest - loss)
+        for loss in losses
+    ]
+    if math.isnan(lowest):
+        weights = [1.0] * len(losses)
     return generator.choices(range(len(losses)), weights, k=count)
