@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adversariallm.core.errors import StoreError
+from adversariallm.core.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from adversariallm.runs.store import Store
@@ -35,3 +37,20 @@ def full_id(store: Store, text: str) -> str:
         what = "no run starts" if not found else f"{len(found)} runs start"
         raise StoreError(f"{what} with {text!r} in {store.root}; `runs list` shows all ids")
     return found[0]
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Around everything that writes where the user said: a refusal names the place.
+
+    Raises:
+        ConfigError: the file system does not let us.
+    """
+    try:
+        yield
+    except OSError as error:
+        at = f" at {error.filename}" if error.filename not in (None, str(place)) else ""
+        raise ConfigError(
+            f"{place} cannot be written: {error.strerror or error}{at}; expected a place in a "
+            "folder that exists and may be written"
+        ) from error

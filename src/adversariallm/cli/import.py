@@ -29,6 +29,7 @@ def command(
 ) -> None:
     """Import old results, so that they can be judged, reported and exported."""
     from adversariallm.cli._console import say
+    from adversariallm.cli._stores import writing
     from adversariallm.core.errors import ConfigError
     from adversariallm.reporting.formats import reader
     from adversariallm.reporting.imports import publish
@@ -43,6 +44,7 @@ def command(
     documents = reader(form)(
         source, model=model, attack=attack, behaviors=behaviors, columns=columns
     )
-    added, known = publish(Store(store), documents)
+    with writing(store):
+        added, known = publish(Store(store), documents)
     say(f"{len(added)} runs added to {store}, {len(known)} were there already")
     say(f"next: adversariallm judge out={store} judge=NAME")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,12 @@ from adversariallm.cli._passes import Where
 def command(
     store: Annotated[Path, typer.Argument(help="the folder given as out=")] = Path("out"),
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="HTML file; STORE/report.html by default.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="HTML file; STORE/report.html by default, a page of its own with --where.",
+        ),
     ] = None,
     where: Where = None,
     csv: Annotated[Path | None, typer.Option(help="Also write the summary as CSV.")] = None,
@@ -40,6 +46,7 @@ def command(
 ) -> None:
     """Summarize stored runs: a table here, and an HTML file with curves and transcripts."""
     from adversariallm.cli._console import console, say
+    from adversariallm.cli._stores import writing
     from adversariallm.evaluation.flags import raise_flags
     from adversariallm.reporting import read_documents, summarize, write_csv, write_report
     from adversariallm.reporting.load import nothing_fits
@@ -54,18 +61,21 @@ def command(
         from adversariallm.reporting.token_view import chats_of
 
         chats = chats_of(documents)
-    path = write_report(
-        documents, output or store / "report.html", threshold=threshold, chats=chats
-    )
+    path = output or store / _page(where)
+    with writing(path):
+        write_report(documents, path, threshold=threshold, chats=chats)
     if csv is not None:
-        write_csv(table, csv)
+        with writing(csv):
+            write_csv(table, csv)
     for target, text in ((markdown, table.to_markdown()), (latex, table.to_latex())):
         if target is not None:
-            target.write_text(text, encoding="utf-8")
+            with writing(target):
+                target.write_text(text, encoding="utf-8")
     if figures is not None:
         from adversariallm.reporting.figures import write_figures
 
-        write_figures(documents, figures, threshold=threshold)
+        with writing(figures):
+            write_figures(documents, figures, threshold=threshold)
     if not quiet:
         console().print(table.to_rich())
         if any(d["config"].get("defense") for d in documents):
@@ -81,13 +91,23 @@ def command(
         _gate(documents, gate, junit, threshold)
 
 
+def _page(where: list[str] | None) -> str:
+    """A selection gets a page of its own, so that it does not replace that of the whole store."""
+    if not where:
+        return "report.html"
+    words = re.sub(r"[^\w=.+-]+", "_", "+".join(where)).strip("_.")
+    return f"report-{words[:100]}.html"
+
+
 def _gate(documents: list[Any], path: Path, output: Path | None, threshold: float | None) -> None:
     from adversariallm.cli._console import say
+    from adversariallm.cli._stores import writing
     from adversariallm.reporting.gate import check_gate, junit, read_gate
 
     verdicts = check_gate(documents, read_gate(path), threshold=threshold)
     if output is not None:
-        output.write_text(junit(verdicts), encoding="utf-8")
+        with writing(output):
+            output.write_text(junit(verdicts), encoding="utf-8")
     for v in verdicts:
         say(f"{'passed' if v.passed else 'MISSED'}: {v.rule}: {v.row}: {v.detail}")
     raise typer.Exit(int(not all(v.passed for v in verdicts)))

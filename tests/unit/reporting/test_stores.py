@@ -226,6 +226,38 @@ def test_report_command_gates_and_writes_every_form(
     assert _run(capsys, "report", store.root, "--gate", gate, "--quiet")[0] == 0
 
 
+@pytest.mark.parametrize("option", ["-o", "--csv", "--latex", "--figures"])
+def test_a_report_that_cannot_be_written_says_where(
+    store: Store, tmp_path: Path, capsys: Any, option: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    place = tmp_path / "file" / "x"
+    code, text = _run(capsys, "report", store.root, option, place)
+    assert code == 2
+    assert f"error: {place} cannot be written: " in text
+
+
+@pytest.mark.parametrize("form", ["csv", "inspect-json", "bundle"])
+def test_an_export_that_cannot_be_written_says_where(
+    store: Store, tmp_path: Path, capsys: Any, form: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    place = tmp_path / "file" / "x"
+    code, text = _run(capsys, "export", store.root, "--to", form, "-o", place)
+    assert code == 2
+    assert f"error: {place} cannot be written: " in text
+
+
+def test_the_page_of_a_selection_leaves_that_of_the_store(store: Store, capsys: Any) -> None:
+    assert _run(capsys, "report", store.root)[0] == 0
+    whole = (store.root / "report.html").read_bytes()
+    code, text = _run(capsys, "report", store.root, "--where", "attack=gcg,seed>=0")
+    assert code == 0
+    assert (store.root / "report.html").read_bytes() == whole
+    assert (store.root / "report-attack=gcg_seed_=0.html").is_file()
+    assert "report-attack=gcg_seed_=0.html" in text
+
+
 def test_bundle_refuses_models_that_only_their_folders_tell_apart(tmp_path: Path) -> None:
     document = fake_document([[1.0]])
     document["runs"] = [{**document["runs"][0], "model": f"/home/{who}/toy"} for who in "ab"]
