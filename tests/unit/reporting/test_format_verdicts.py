@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from adversariallm.cli import main
 from adversariallm.core.errors import DataError
 from adversariallm.evaluation import protocols
 from adversariallm.evaluation.fakes import fake_document
 from adversariallm.evaluation.success import rate
 from adversariallm.evaluation.trials import trials_of
 from adversariallm.reporting.formats import writer
+from adversariallm.reporting.imports import publish
+from adversariallm.runs.store import Store
 
 JUDGE = "refusal_prefix"
 
@@ -123,3 +126,29 @@ def test_harmbench_leaves_an_unscored_answer_without_a_label(tmp_path: Path) -> 
     paths = writer("harmbench")([fake_document([[1.0, None]])], tmp_path)
     table = json.loads(next(p for p in paths if p.name == "results.json").read_text())
     assert [case.get("label") for case in table["b0"]] == [1, None]
+
+
+def test_a_bundle_refuses_what_it_would_ignore(tmp_path: Path, capsys: Any) -> None:
+    publish(Store(tmp_path / "s", durable=False), [fake_document([[1.0]])])
+    command = ["export", str(tmp_path / "s"), "-o", str(tmp_path / "b"), "--to"]
+    for option in (("--redact", "all"), ("--judge", JUDGE), ("--when", "any"), ("--steps",)):
+        assert main([*command, "bundle", *option]) == 2
+        assert f"{option[0]} with --to bundle: a bundle holds runs" in capsys.readouterr().err
+    assert not list(tmp_path.glob("b*"))
+    assert main([*command, "bundle"]) == 0
+
+
+def test_an_option_of_another_format_is_refused(tmp_path: Path, capsys: Any) -> None:
+    publish(Store(tmp_path / "s", durable=False), [fake_document([[0.0], [1.0]], attack="direct")])
+    command = ["export", str(tmp_path / "s"), "-o", str(tmp_path / "b"), "--to"]
+    for arguments, error in (
+        (["csv", "--threat", "manual"], "--threat with --to csv: it is for jailbreakbench"),
+        (["harmbench", "--steps"], "--steps with --to harmbench: it is for inspect and"),
+        (["harmbench", "--when", "first"], "--when 'first': expected last, best_loss or any"),
+        (["harmbench", "--redact", "some"], "--redact 'some': expected answers or all"),
+        (["bundel"], "Did you mean 'bundle'"),
+    ):
+        assert main([*command, *arguments]) == 2
+        assert error in capsys.readouterr().err
+    assert main([*command, "jailbreakbench", "--threat", "manual", "--when", "any"]) == 0
+    assert "direct/manual/toy.json" in capsys.readouterr().out
