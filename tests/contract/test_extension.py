@@ -52,7 +52,7 @@ def test_an_extended_run_is_the_longer_run(name: str, tiny: Any, tmp_path: Path)
     state = log.state_file()
     assert state is not None
     claim.publish(document.model_dump(mode="json"), tensors or None, {STATE: state})
-    before = resumable(store, store.read(short.spec.run_id))
+    before = resumable(store, short.spec.run_id)
 
     counting = harness.Counting(tiny)
     extended, _ = execute(longer, harness.resources(name, counting), Continued(MemoryLog(), before))

@@ -192,7 +192,9 @@ class _Run:
         self._resume()
         if not self.status:
             self._search()
-        self._complete(scheduled(self.spec.amounts.completions, self._losses()))
+        numbers = scheduled(self.spec.amounts.completions, self._losses())
+        self._drop_inherited(numbers)
+        self._complete(numbers)
         self.on_event(Event("done", len(self.steps) - 1))
         return self._document(), self._tensors()
 
@@ -439,6 +441,23 @@ class _Run:
             self._sample(wanted[start : start + COMPLETION_BATCH])
             left = max(0, len(wanted) - start - COMPLETION_BATCH)
             self.on_event(Event("completions", len(self.steps) - 1, {"left": left}))
+
+    def _drop_inherited(self, numbers: Sequence[int]) -> None:
+        """Leave out what the shorter run sampled at steps that the schedule of this one skips.
+
+        So an extended run has the answers, and the sampling costs, of one that was longer from
+        the start. What a stopping rule reads is sampled at every step, and is in both.
+        """
+        parent = self.spec.parent
+        if parent is None or parent.kind != "extend" or self.resources.stop:
+            return
+        skipped = (r for n, lanes in enumerate(self.steps) if n not in numbers for r in lanes)
+        for record in skipped:
+            kept = [k for k, c in enumerate(record.completions) if c.in_loop]
+            record.model_completions = [record.model_completions[k] for k in kept]
+            record.completions = [record.completions[k] for k in kept]
+            record.ledgers.pop("sampling", None)
+            record.execution.get("seconds", {}).pop("sampling", None)
 
     def _losses(self) -> list[float | None]:
         """Loss of each step: the mean over the fit set's lanes, None where any is missing."""

@@ -277,7 +277,8 @@ def choose(
     if runs is not None:
         known = list(store.runs())
         named = dict.fromkeys(_whole_id(store, known, text) for text in runs)
-        kept = [run_id for run_id in named if run_id in found]
+        # a damaged run is not in the index; who names it is told what is wrong with it
+        kept = [run_id for run_id in named if not terms or run_id in found]
     else:
         asked = derived or any("parent" in term or "run_id" in term for term in terms)
         kept = [run_id for run_id, parent in found.items() if asked or parent is None]

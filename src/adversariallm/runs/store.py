@@ -215,9 +215,13 @@ class Store:
             CorruptRunError: A file is cut off or was edited.
             SchemaError: A file has another schema version.
         """
-        document = doc.read_document(self._existing(run_id))
+        document = self.published(run_id)
         doc.join(document, self.top_ups(run_id), self.scores(run_id))
         return document
+
+    def published(self, run_id: str) -> dict[str, Any]:
+        """Return a run's document as it was published; errors as in `read`."""
+        return doc.read_document(self._existing(run_id))
 
     def scores(self, run_id: str, judge_id: str | None = None) -> list[doc.Beside]:
         """Return the score files of a run, by judge and part."""

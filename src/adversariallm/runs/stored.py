@@ -211,19 +211,22 @@ def raisable(attack: str) -> str | None:
     return None
 
 
-def resumable(store: Store, document: Mapping[str, Any]) -> list[Entry]:
+def resumable(store: Store, run_id: str) -> list[Entry]:
     """The steps of a stored run as a journal that its search can go on behind.
+
+    Completions that were added later stay out: their cost is beside the run and on no step, and
+    what is wanted of them is made again, equal.
 
     Raises:
         NeedsError: the state behind its last step was not stored.
+        StoreError: there is no such run.
     """
-    run_id = document["run_id"]
     path = store.run_dir(run_id) / STATE
     if not path.exists():
         raise NeedsError(f"run {run_id}: {path} is gone: its search cannot go on")
     from safetensors import safe_open
 
-    entries = entries_of(document, store.tensor_file(run_id))
+    entries = entries_of(store.published(run_id), store.tensor_file(run_id))
     last = entries.pop()
     with safe_open(path, "pt") as file:
         facts = json.loads(file.metadata()["journal"])

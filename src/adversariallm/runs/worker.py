@@ -271,7 +271,7 @@ def _carry_out(
     parent = task.spec.parent
     before: list[Entry] = []
     if parent is not None and parent.kind == "extend":
-        before = resumable(store, store.read(parent.run_id))
+        before = resumable(store, parent.run_id)
     log = Continued(claim, before)
     document, tensors = execute(task, loaded(), log, on_event=on_event)
     files = {}

@@ -211,6 +211,31 @@ def test_an_extended_run_equals_one_that_was_longer_from_the_start(
     assert again.outcomes == ()
 
 
+@pytest.mark.parametrize("schedule", ["last", "best", "geometric"])
+def test_an_extended_run_has_the_answers_of_its_own_schedule_only(
+    search: tuple[str, ...], workshop: Workshop, tmp_path: Path, schedule: str
+) -> None:
+    words = (*search, f"completions={schedule}")
+    few, many = "attacks.random_search.num_steps=2", "attacks.random_search.num_steps=5"
+    campaign.run(*words, few, f"out={tmp_path / 'short'}", workshop=workshop)
+    # samples that were added later are no part of what goes on
+    more = ("generation_config.num_return_sequences=2", "completions=all")
+    passes.sample(f"out={tmp_path / 'short'}", *more, workshop=workshop)
+    extended = passes.extend(f"out={tmp_path / 'short'}", many, workshop=workshop)
+    straight = campaign.run(*words, many, f"out={tmp_path / 'straight'}", workshop=workshop)
+    longer = [strip_volatile(straight.store.read(r)) for r in straight.run_ids]
+    twins = {d["config"]["fit"]["ids"][0]: d for d in longer}
+    for one in extended.run_ids:
+        now = strip_volatile(extended.store.read(one))
+        twin = twins.pop(now["config"]["fit"]["ids"][0])
+        for part in ("runs", "ledgers", "status"):
+            assert now[part] == twin[part]
+        if schedule == "last":
+            assert [len(t) for t in texts(now)] == [0, 0, 0, 0, 0, 1]
+        assert replay(extended.store, one, search=True, workshop=workshop).passed
+    assert twins == {}
+
+
 def test_a_search_that_a_limit_ended_goes_on_with_a_larger_one(
     search: tuple[str, ...], workshop: Workshop, tmp_path: Path
 ) -> None:
