@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from adversariallm.core.directions import SETS, DirectionConfig
 from adversariallm.core.errors import NeedsError
@@ -25,10 +25,16 @@ from adversariallm.core.plugins import ATTACKS
 from adversariallm.core.protocols import AttackInfo, Context, Needs, SteerableModel
 from adversariallm.core.types import Behavior, Candidate, State, Task
 
+GCG = ATTACKS.load("gcg")
+if TYPE_CHECKING:
+    from adversariallm.attacks.gcg import Config as GcgConfig
+else:
+    GcgConfig = GCG.Config
+
 INFO = AttackInfo(
     name="gcg_refusal",
     summary="GCG on the answer that the refusal-ablated model gives",
-    version=2,
+    version=1 + GCG.INFO.version,  # a change of gcg is a change of this attack
     source="Arditi et al. 2024, arXiv 2406.11717; AdversariaLLM toolbox",
     reference_code="andyrdt/refusal_direction; LLM-QC/AdversariaLLM@9fe870b",
     needs=Needs.white_box(),
@@ -48,18 +54,12 @@ INFO = AttackInfo(
 class Config(DirectionConfig):
     """Options; those of the direction are the defaults of the direction's authors."""
 
-    gcg: dict[str, Any] = Field({}, description="options of the attack gcg")
+    gcg: GcgConfig = Field(GcgConfig(), description="options of the attack gcg")
     refusal_openings: tuple[str, ...] = Field(
         ("I can't", "I cannot", "I'm sorry", "Sorry", "I won't"),
         description="a generated target that begins so is a refusal",
     )
     max_target_tokens: int = Field(64, ge=1, description="length of the generated target")
-
-    @field_validator("gcg")
-    @classmethod
-    def _legal(cls, value: dict[str, Any]) -> dict[str, Any]:
-        ATTACKS.load("gcg").Config(**value)
-        return value
 
 
 class Attack:
@@ -68,8 +68,7 @@ class Attack:
     def __init__(self, config: Config) -> None:
         """Keep the options and prepare GCG."""
         self.config = config
-        module = ATTACKS.load("gcg")
-        self.gcg = module.Attack(module.Config(**config.gcg))
+        self.gcg = GCG.Attack(config.gcg)
 
     def search(self, task: Task, ctx: Context) -> Iterator[Candidate]:
         """Yield what GCG yields for the new target."""

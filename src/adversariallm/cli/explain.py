@@ -98,7 +98,6 @@ def _choices_with_assets(name: str) -> list[str]:
 
 def _options(kind: str, name: str) -> list[str]:
     """One line per option: key, type, default, meaning, and where it is declared."""
-    from adversariallm.runs.origins import declared_at
     from adversariallm.runs.settings import model_options, plugin_config
 
     model: Any
@@ -112,15 +111,26 @@ def _options(kind: str, name: str) -> list[str]:
         model = judge_class(name).Options
     else:
         model = plugin_config(f"{kind}s", name)
+    return _fields(f"{kind}s.{name}", model)
+
+
+def _fields(prefix: str, model: Any) -> list[str]:
+    """The lines of the options below a key; an option with parts gives theirs."""
+    from adversariallm.runs.origins import declared_at
+    from adversariallm.runs.settings import nested_model
+
     lines = []
     for field, facts in model.model_fields.items():
+        if (inner := nested_model(facts.annotation)) is not None:
+            lines += _fields(f"{prefix}.{field}", inner)
+            continue
         default = facts.get_default(call_default_factory=True)
         meaning = f"  {facts.description}" if facts.description else ""
         limits = ", ".join(map(str, facts.metadata))
         limits = f" [{limits}]" if limits else ""
         kind_of = _type(facts.annotation)
         where = declared_at(model, field)
-        lines.append(f"{kind}s.{name}.{field}: {kind_of}{limits} = {default!r}{meaning}  ({where})")
+        lines.append(f"{prefix}.{field}: {kind_of}{limits} = {default!r}{meaning}  ({where})")
     return lines
 
 

@@ -6,7 +6,7 @@ It repeats the order of precedence of `runs.plan` in words and decides nothing.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -105,9 +105,12 @@ def _of_attack(request: Request, key: str) -> Origin:
     _, attack, *rest = key.split(".")
     name = request.values.get("preset")
     found = presets(attack).get(str(name)) if name is not None else None
-    if found is not None and rest[0] in found.options:
-        return Origin(key, found.options[rest[0]], _preset_source(attack, str(name)))
-    return _default(key)
+    value: Any = found.options if found is not None else {}
+    for part in rest:
+        if not isinstance(value, Mapping) or part not in value:
+            return _default(key)
+        value = value[part]
+    return Origin(key, value, _preset_source(attack, str(name)))
 
 
 def _of_generation(request: Request, key: str, attack: str) -> Origin:

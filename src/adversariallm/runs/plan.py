@@ -6,6 +6,7 @@ the business of `runs.execute`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from adversariallm.core.budget import Limits
-from adversariallm.core.config import stable_hash
-from adversariallm.core.errors import ConfigError, NeedsError
+from adversariallm.core.config import FrozenConfig, stable_hash
+from adversariallm.core.errors import ConfigError, DataError, NeedsError
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.plugins import ATTACKS, DATASETS, DEFENSES
 from adversariallm.core.protocols import AttackInfo, Needs
-from adversariallm.runs.presets import Preset, presets
+from adversariallm.runs.presets import Preset, presets, with_typed
 from adversariallm.runs.settings import Request, Settings, check_judge, configure, explain_invalid
 from adversariallm.runs.shields import Shield, check_knowledge, check_stack
 from adversariallm.runs.spec import (
@@ -148,8 +149,11 @@ def plan(request: Request, sources: Sources, *, retry: bool = False) -> Plan:
     planner = Planner(sources)
     runs: dict[str, Planned] = {}
     repeated = 0
-    for settings in request.points():
-        for found in planner.runs(settings, request.overrides):
+    points = list(request.points())
+    planner.require_assets(points)
+    typed = tuple(word for word in request.overrides if not _WHERE.match(word))
+    for settings in points:
+        for found in planner.runs(settings, typed):
             repeated += found.run_id in runs
             runs.setdefault(found.run_id, found)
     planner.finish(request)
@@ -179,6 +183,9 @@ def skip_reason(status: str, run: Planned, retry: bool) -> str:
         return f"failed before ({run.run_id}); repeat the command with retry=true to try again"
     return ""
 
+
+_WHERE = re.compile(r"[+~]*(out|store|launcher|hydra|tracking|retry)\b")
+"""Words that say where and by whom a run is made: not kept with it, so equal runs stay equal."""
 
 _FitSet = tuple[BehaviorSet, Mapping[str, Any], tuple[dict[str, Any], ...]]
 
@@ -219,12 +226,54 @@ class Planner:
             self._memo[key] = make()
         return self._memo[key]
 
+    def require_assets(self, points: Iterable[Settings]) -> None:
+        """Look for the texts by others that attacks and defenses need, before any model is.
+
+        Of `attack=all` only those of the defenses: attacks that lack theirs are left out.
+
+        Raises:
+            NeedsError: naming every one that is not here.
+        """
+        wanted: dict[str, None] = {}
+        for settings in points:
+            wanted |= dict.fromkeys(self._wanted_assets(settings))
+        self._assets(list(wanted))
+
+    def _wanted_assets(self, settings: Settings) -> tuple[str, ...]:
+        parts = (settings.attack, settings.preset, settings.attacks)
+        shields = (settings.defense, settings.defenses)
+        behind = partial(self._shield_assets, settings)
+        found: tuple[str, ...] = self._once(("defenses' assets", repr(shields)), behind)
+        if settings.attack == "all":
+            return found
+        make = partial(self._attack_assets, ATTACKS.resolve(settings.attack), settings)
+        own: tuple[str, ...] = self._once(("attack's assets", repr(parts)), make)
+        return (*own, *found)
+
+    def _attack_assets(self, attack: str, settings: Settings) -> tuple[str, ...]:
+        config = self._configured(attack, settings)
+        info: AttackInfo = ATTACKS.load(attack).INFO.with_options(config)
+        return info.assets_of(config)
+
+    def _shield_assets(self, settings: Settings) -> tuple[str, ...]:
+        return tuple(a for shield in self.shields(settings) for a in shield.wanted.assets)
+
+    def _configured(self, attack: str, settings: Settings) -> FrozenConfig:
+        """An attack's options: the user's over those of the preset."""
+        chosen = self._preset(attack, settings.preset)
+        self._used.add(f"attacks.{attack}")
+        options = with_typed(chosen.options, settings.attacks.get(attack, {}))
+        return configure("attacks", attack, options)
+
     def runs(self, settings: Settings, overrides: tuple[str, ...]) -> Iterator[Planned]:
         """The runs of one point."""
         if settings.protocol is not None:
             from adversariallm.runs.protocol import under_protocol
 
-            settings, notes = under_protocol(settings, self.sources.text)
+            try:
+                settings, notes = under_protocol(settings, self.sources.text)
+            except DataError as error:
+                raise NeedsError(str(error)) from None
             self.notes |= dict.fromkeys(notes)
         everything = settings.attack == "all"
         for name in self._every_attack() if everything else [ATTACKS.resolve(settings.attack)]:
@@ -249,14 +298,13 @@ class Planner:
 
     def _case(self, attack: str, settings: Settings, overrides: tuple[str, ...]) -> _Case:
         chosen = self._preset(attack, settings.preset)
-        self._used.add(f"attacks.{attack}")
-        options = {**chosen.options, **settings.attacks.get(attack, {})}
-        config = configure("attacks", attack, options)
+        config = self._configured(attack, settings)
         info: AttackInfo = ATTACKS.load(attack).INFO.with_options(config)
+        shields = self.shields(settings)
+        texts = {**self._assets(info.assets_of(config)), **self.assets(shields)}
         data: Dataset = self._dataset(settings)
         if info.target == "required":
             data.require_targets(attack)
-        shields = self.shields(settings)
         helpers = self.helpers(info, shields, settings)
         models, gives = self.models(settings, info)
         _check_needs(info, settings, gives, shields)
@@ -276,7 +324,7 @@ class Planner:
             stopping=self._stopping(settings),
             helpers=helpers,
             judge=self._reward(info, settings),
-            assets={**self._assets(info.assets_of(config)), **self.assets(shields)},
+            assets=texts,
             amounts=Amounts(
                 num_return_sequences=generation.num_return_sequences,
                 completions=settings.completions,
@@ -349,9 +397,17 @@ class Planner:
         return found
 
     def _assets(self, names: Sequence[str]) -> dict[str, str]:
-        return {
-            name: self._once(("asset", name), partial(self.sources.asset, name)) for name in names
-        }
+        """SHA-256 of every text by others that is named."""
+        found: dict[str, str] = {}
+        problems: dict[str, str] = {}
+        for name in names:
+            try:
+                found[name] = self._once(("asset", name), partial(self.sources.asset, name))
+            except DataError as error:
+                problems[name] = str(error)
+        if problems:
+            raise NeedsError(_absent(problems))
+        return found
 
     def assets(self, shields: Sequence[Shield]) -> dict[str, str]:
         """SHA-256 of every text that the defenses need."""
@@ -525,6 +581,17 @@ def _fit_sets(info: AttackInfo, data: Dataset) -> tuple[_FitSet, ...]:
         )
         sets.append((fit, fit.semantic(), tuple(b.to_dict() for b in chunk)))
     return tuple(sets)
+
+
+def _absent(problems: Mapping[str, str]) -> str:
+    """What to say of texts that are not at hand, each with its own problem."""
+    first = next(iter(problems.values()))
+    if len(problems) == 1:
+        return first
+    return (
+        f"{len(problems)} texts by others are not at hand: {', '.join(problems)}; run: "
+        f"adversariallm assets fetch {' '.join(problems)} (the first: {first})"
+    )
 
 
 def _check_needs(

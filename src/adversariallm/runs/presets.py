@@ -5,6 +5,7 @@ A preset only sets options that the attack's `Config` declares; defaults stand i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +56,12 @@ def presets(attack: str) -> dict[str, Preset]:
 def preset(attack: str, name: str | None) -> Preset | None:
     """The preset of that name, None where this attack has none of that name."""
     return presets(attack).get(name) if name is not None else None
+
+
+def with_typed(options: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a preset under those that a user typed, also inside options with parts."""
+    out = {**options, **typed}
+    for name in options.keys() & typed.keys():
+        if isinstance(options[name], Mapping) and isinstance(typed[name], Mapping):
+            out[name] = with_typed(options[name], typed[name])
+    return out

@@ -261,6 +261,9 @@ def is_set(key: str) -> bool:
 def _is_section(key: str) -> bool:
     """Whether a checked key stands for several keys."""
     head, *rest = key.split(".")
+    if head in _PLUGINS and len(rest) == 2:
+        option = plugin_config(head, rest[0]).model_fields[rest[1]]
+        return nested_model(option.annotation) is not None
     if head in _OPTION_SECTIONS:
         return len(rest) < 2
     if head in ("generation_config", "helpers"):

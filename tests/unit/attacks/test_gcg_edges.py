@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from adversariallm.core.types import Reply
 from adversariallm.models.local import LocalModel
 from adversariallm.models.planted import PlantedModel
 from adversariallm.models.tiny import tiny_parts
+from adversariallm.runs.presets import presets
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "contract"))
 import harness  # noqa: E402
@@ -114,6 +117,34 @@ def test_a_wrong_option_of_the_inner_gcg_is_refused_before_the_run() -> None:
         gcg_refusal.Config(gcg={"search_width": 0})
     with pytest.raises(ValueError, match="searchwidth"):
         gcg_refusal.Config(gcg={"searchwidth": 3})
+
+
+def test_the_identity_of_a_refusal_run_is_that_of_the_gcg_which_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = harness.contract_model()
+
+    def run_id(**options: Any) -> str:
+        fit = [behaviors()[0]]
+        return harness.spec("gcg_refusal", model, fit, options={"gcg": options}).spec.run_id
+
+    assert run_id() == run_id(num_steps=500) != run_id(num_steps=501)
+    recorded = gcg_refusal.Config().semantic()["gcg"]
+    assert recorded == gcg.Config().semantic()  # a new default is another run
+    assert gcg_refusal.Config(**gcg_refusal.Config().semantic()) == gcg_refusal.Config()
+    raised = replace(gcg.INFO, version=gcg.INFO.version + 1)
+    before = gcg_refusal.INFO.version
+    monkeypatch.setattr(gcg, "INFO", raised)
+    again = runpy.run_path(str(gcg_refusal.__file__))
+    assert again["INFO"].version == before + 1
+
+
+def test_the_refusal_preset_is_the_toolboxs_and_its_gcg_that_of_gcg() -> None:
+    options = presets("gcg_refusal")["adversariallm"].options
+    config = gcg_refusal.Config(**options)
+    assert (config.num_train, config.num_validation) == (512, 256)
+    assert config.refusal_tokens == ("I",) and config.max_target_tokens == 64
+    assert config.gcg == gcg.Config(**presets("gcg")["adversariallm"].options)
 
 
 class Ablated:

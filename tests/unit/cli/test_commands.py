@@ -173,6 +173,14 @@ def test_explain_tells_source_options_and_where_they_are_declared(
     assert "random_search" in err
 
 
+def test_explain_lists_the_parts_of_an_option_as_they_are_typed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, out, _ = adversariallm(capsys, "explain", "gcg_refusal")
+    assert "    attacks.gcg_refusal.gcg.num_steps: int" in out
+    assert "    attacks.gcg_refusal.gcg:" not in out
+
+
 def test_explain_says_which_variant_needs_which_texts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

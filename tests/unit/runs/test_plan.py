@@ -364,6 +364,36 @@ def test_presets_stand_between_defaults_and_arguments(toys: Path) -> None:
     assert any("universal has no preset" in n for n in mixed.notes)
 
 
+def test_a_part_of_an_option_is_typed_with_a_dot_and_leaves_the_presets_other_parts() -> None:
+    key = "attacks.gcg_refusal.gcg"
+    words = ("attack=gcg_refusal", "preset=adversariallm")
+    spec = planned(*words, f"{key}.num_steps=5").todo[0].task.spec
+    assert (spec.attack.options["gcg"]["num_steps"], spec.attack.options["num_train"]) == (5, 512)
+    assert spec.attack.options["gcg"]["initial"].startswith("x x")
+    as_dict = planned(*words, key + "={num_steps:5}").todo[0].task.spec
+    assert as_dict.run_id == spec.run_id
+    swept = planned("attack=gcg_refusal", f"{key}.num_steps=5,6").todo
+    assert {r.task.spec.attack.options["gcg"]["num_steps"] for r in swept} == {5, 6}
+    with pytest.raises(ConfigError, match=r"gcg\.num_steps is given twice"):
+        planned(*words, f"{key}.num_steps=5", key + "={num_steps:6}")
+    with pytest.raises(ConfigError, match=r"Did you mean attacks\.gcg_refusal\.gcg\.num_steps"):
+        planned(*words, f"{key}.num_step=5")
+    with pytest.raises(ConfigError, match=r"gcg has parts; write attacks\.gcg_refusal\.gcg\.NAME="):
+        planned(*words, f"{key}=5")
+    with pytest.raises(ConfigError, match=r"attacks\.gcg_refusal\.gcg\.topk=0: .*greater"):
+        planned(*words, f"{key}.topk=0")
+
+
+def test_the_origin_of_a_part_of_an_option_is_told() -> None:
+    key = "attacks.gcg_refusal.gcg"
+    request = read([*BASE, "preset=adversariallm", f"{key}.num_steps=5"])
+    by_key = {o.key.removeprefix(f"{key}."): o for o in origins(request, key)}
+    assert by_key["num_steps"].source == f"the argument '{key}.num_steps=5'"
+    assert "preset 'adversariallm'" in by_key["initial"].source
+    assert by_key["initial"].value.startswith("x x")
+    assert "attacks/gcg.py:" in by_key["buffer_size"].source and by_key["buffer_size"].value == 0
+
+
 def test_the_origin_of_a_value_is_told(toys: Path) -> None:
     write_preset(toys)
     request = read([*BASE, "preset=adversariallm", "attacks.toy.suffix=y"])
