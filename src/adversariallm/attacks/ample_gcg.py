@@ -2,7 +2,8 @@
 
 Source: Liao and Sun 2024 (arXiv 2404.07921); OSU-NLP-Group/AmpleGCG for format and decoding:
 diverse (group) beam search with as many groups as suffixes, penalty 1.0, exactly 20 new tokens,
-request and suffix joined by a space. Step 0 is the clean request; step k the suffix of beam rank k.
+request and suffix joined by a space. Step 0 is the clean request; the steps after it are the
+suffixes by beam rank, which `note.rank` says.
 
 Deviations from the reference code: group beam search is our own (it left transformers' core), ties
 go to the lowest id; equal suffixes are tried once, at their best rank; special tokens are never
@@ -11,7 +12,8 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import torch
 from pydantic import Field
@@ -29,11 +31,25 @@ INFO = AttackInfo(
     needs=Needs.TEXT,
     modality="suffix",
     target="optional",
-    helpers={"prompter": "a model fine-tuned to write suffixes, e.g. ample_gcg-llama2"},
+    version=2,
+    helpers={"prompter": "a model fine-tuned to write suffixes, e.g. amplegcg-llama-2"},
     helper_needs={"prompter": Needs.TOKENS | Needs.LOGITS},
     deviations=("ties go to the lowest id", "equal suffixes are tried once"),
     quick={"num_suffixes": 4, "num_tokens": 3},
 )
+
+
+class Prompter(WhiteBoxModel, Protocol):
+    """A white-box model that also decodes sequences which look at each other."""
+
+    def decode_together(
+        self,
+        prompt: Sequence[int],
+        count: int,
+        length: int,
+        choose: Callable[[int, int, torch.Tensor], int],
+    ) -> list[tuple[int, ...]]:
+        """`count` continuations of `length` ids; `choose(k, position, logits_V)` takes each id."""
 
 
 class Config(FrozenConfig):
@@ -60,36 +76,39 @@ class Attack:
         """Yield the clean request, then one suffix per step."""
         behavior = task.behavior
         clean = behavior.conversation
-        if ctx.state is None:
-            prompter: WhiteBoxModel = ctx.helpers["prompter"]  # type: ignore[assignment]
-            suffixes = self._suffixes(prompter, clean[clean.last_user].content)
-            loss = diagnosed_loss(ctx, clean, behavior.target, self.config.log_loss)
-            yield Candidate.of(clean, loss, state=State({"suffixes": suffixes}))
-        else:
-            suffixes = ctx.state.values["suffixes"]
-        first = 1 if ctx.state is None else ctx.state.step + 1
         turn = clean.last_user
-        for rank in range(first, len(suffixes) + 1):
-            suffix = suffixes[rank - 1]
+        known = [] if ctx.state is None else ctx.state.values.get("suffixes", [])
+        if ctx.state is None:
+            yield Candidate.of(
+                clean, diagnosed_loss(ctx, clean, behavior.target, self.config.log_loss)
+            )
+        prompter: Prompter = ctx.helpers["prompter"]  # type: ignore[assignment]
+        suffixes = known or self._suffixes(prompter, clean[turn].content)
+        first = 1 if ctx.state is None else ctx.state.step + 1
+        for rank, suffix in suffixes[first - 1 :]:
             talk = clean.with_content(turn, f"{clean[turn].content} {suffix}")
             loss = diagnosed_loss(ctx, talk, behavior.target, self.config.log_loss)
             note = {"rank": rank, "suffix": suffix}
             yield Candidate.of(talk, loss, state=State({"suffixes": suffixes}), note=note)
 
-    def _suffixes(self, prompter: WhiteBoxModel, request: str) -> list[str]:
-        """Distinct suffixes by beam rank."""
+    def _suffixes(self, prompter: Prompter, request: str) -> list[tuple[int, str]]:
+        """Distinct suffixes with the best beam rank of each, from 1 on."""
         c = self.config
         prompt = prompter.chat.encode_text(f"### Query:{request} ### Prompt:")
         allowed = prompter.chat.mask(prompter.num_embeddings, ascii_only=False)
         rows = group_beam_search(
             prompter, prompt, allowed, c.num_suffixes, c.num_tokens, c.diversity_penalty
         )
-        texts = [prompter.chat.decode_reply(prompt, row).strip() for row in rows]
-        return [t for t in dict.fromkeys(texts) if t]
+        best: dict[str, int] = {}
+        for rank, row in enumerate(rows, 1):
+            text = prompter.chat.decode_reply(prompt, row).strip()
+            if text:
+                best.setdefault(text, rank)
+        return [(rank, text) for text, rank in best.items()]
 
 
 def group_beam_search(
-    model: WhiteBoxModel,
+    model: Prompter,
     prompt: tuple[int, ...],
     allowed: torch.Tensor,
     groups: int,
@@ -110,20 +129,18 @@ def group_beam_search(
         length: exact number of new ids.
         penalty: diversity strength.
     """
-    rows: list[list[int]] = [[] for _ in range(groups)]
-    scores = [0.0] * groups
-    for _ in range(length):
-        distinct = list(dict.fromkeys(tuple(r) for r in rows))
-        shared = len(prompt) if rows[0] else 0
-        found = model.next_logits([(*prompt, *d) for d in distinct], shared=shared).logits
-        log_probs = found.float().cpu().log_softmax(-1).masked_fill(~allowed, -torch.inf)
-        of = {d: log_probs[i] for i, d in enumerate(distinct)}
-        used = torch.zeros(log_probs.shape[1])
-        for g, row in enumerate(rows):
-            penalized = of[tuple(row)] - penalty * used
-            token = int(penalized.argmax())
-            scores[g] += float(penalized[token])
-            used[token] += 1
-            rows[g] = [*row, token]
-    order = sorted(range(groups), key=lambda g: -scores[g])
-    return [rows[g] for g in order]
+    taken = torch.full((groups, length), -1, dtype=torch.long)
+    gained = torch.zeros(groups, length, dtype=torch.float64)
+
+    def choose(group: int, position: int, logits_V: torch.Tensor) -> int:
+        log_probs = logits_V.cpu().log_softmax(-1).masked_fill(~allowed, -torch.inf)
+        earlier = taken[:group, position]
+        used = torch.bincount(earlier[earlier >= 0], minlength=len(log_probs))
+        penalized = log_probs - penalty * used
+        token = int(penalized.argmax())
+        taken[group, position], gained[group, position] = token, penalized[token]
+        return token
+
+    rows = model.decode_together(prompt, groups, length, choose)
+    order = torch.sort(gained.sum(1), descending=True, stable=True).indices
+    return [list(rows[g]) for g in order.tolist()]

@@ -5,6 +5,7 @@ Public shapes (everything else in this package is private to it):
     engine = Engine(model)                       # self-check of a few seconds: engine.report
     engine.generate([Request(ids, generation=GenerationConfig(...), rng=..., stop_ids=...)])
         -> [Generation(ids, finish_reason, log_probs, stop_string, error, usage, executed)]
+    engine.decode_together(ids, count, length, choose, account)  # sequences that see each other
     prefix = engine.prefix(ids)                  # immutable; prefix.usage is charged once
     engine.losses(prefix, candidates, targets, objective=None)      -> core.protocols.Losses
     engine.soft_losses([embeddings], targets)                       -> core.protocols.Losses

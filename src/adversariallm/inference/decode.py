@@ -58,7 +58,10 @@ class Row:
             if not bool(torch.isfinite(scores.max())):
                 self.reason, self.error = "error", "nothing_allowed"
                 return
-        token = choose(scores, options, self.request.rng, len(self.ids))
+        if self.request.choose is not None:
+            token = self.request.choose(len(self.ids), scores)
+        else:
+            token = choose(scores, options, self.request.rng, len(self.ids))
         self.ids.append(token)
         if options.log_probs:
             self.log_probs.append(float(logits[token] - torch.logsumexp(logits, dim=0)))
@@ -180,8 +183,8 @@ class Decoder:
         return [r for r in self.rows if r.reason is None]
 
     def _next(self, count: int) -> list[Row]:
-        """Take up to `count` waiting requests: longest first, equal prompts together."""
-        order = sorted(self.waiting, key=lambda k: self.waiting[k].sort_key)
+        """Take up to `count` waiting requests: longest first, equal prompts together, in order."""
+        order = sorted(self.waiting, key=lambda k: (*self.waiting[k].sort_key, k))
         return [self._new_row(k, self.waiting.pop(k)) for k in order[:count]]
 
     def _admit(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from adversariallm.core.budget import Usage
+from adversariallm.core.directions import Account
 from adversariallm.core.errors import ContextLengthError
 from adversariallm.core.protocols import (
     Gradient,
@@ -37,6 +38,7 @@ from adversariallm.inference.prefix import Prefix
 from adversariallm.inference.requests import Generation, Request
 from adversariallm.inference.scoring import Item, Scorer
 from adversariallm.inference.selfcheck import checked_report, unchecked_report
+from adversariallm.inference.together import Chooser, decode_together, side_by_side
 
 Scored = tuple[torch.Tensor, torch.Tensor, bool]
 
@@ -97,6 +99,24 @@ class Engine:
         """
         with self.session():
             return self.decoder(requests).run(requests)
+
+    @torch.no_grad()
+    def decode_together(
+        self, ids: Sequence[int], count: int, length: int, choose: Chooser, account: Account | None
+    ) -> list[tuple[int, ...]]:
+        """`count` continuations of one prompt that look at each other; see `together`.
+
+        Args:
+            ids: the prompt.
+            count: number of sequences.
+            length: ids of each.
+            choose: takes every id.
+            account: who pays, position by position; None asks nobody.
+        """
+        self._check_length(len(ids) + length)
+        requests = side_by_side(ids, count, length, choose)
+        with self.session():
+            return decode_together(self.decoder(requests), requests, self.arch, account)
 
     def check_prompt(self, request: Request) -> None:
         """ContextLengthError where the prompt leaves no room for one token."""

@@ -18,6 +18,8 @@ from adversariallm.core.types import FinishReason
 from adversariallm.inference.prefix import Prefix
 
 Decode = Callable[[Sequence[int]], str]
+Choose = Callable[[int, torch.Tensor], int]
+"""Maps a position of the answer and its `[V]` float32 logits to the id that is taken."""
 
 
 class Constraint(Protocol):
@@ -49,6 +51,8 @@ class Request:
         constraint: makes a fresh `Constraint` (grammar, schema, repetition guard); helpers only.
         prefix: an already prefilled beginning of `ids`, shared by the algorithm's own definition:
             its cost is not charged here.
+        choose: takes the ids instead of the decoding options; asked again, with the same logits,
+            where the sequence had to start again for want of memory.
     """
 
     ids: tuple[int, ...] | None = None
@@ -60,6 +64,7 @@ class Request:
     allowed: torch.Tensor | None = None
     constraint: Callable[[], Constraint] | None = None
     prefix: Prefix | None = None
+    choose: Choose | None = None
 
     def __post_init__(self) -> None:
         """Refuse requests that have no defined answer."""

@@ -303,6 +303,23 @@ class LocalModel:
         found = self.engine.next_logits(prefix, [ids[shared:] for ids in inputs])
         return replace(found, work=_more(found.work, executed))
 
+    def decode_together(
+        self,
+        prompt: Sequence[int],
+        count: int,
+        length: int,
+        choose: Callable[[int, int, torch.Tensor], int],
+        *,
+        account: Account | None = None,
+    ) -> list[tuple[int, ...]]:
+        """`count` continuations of `prompt`, each `length` ids, that look at each other.
+
+        `choose(k, position, logits_V)` takes the id of sequence k, after the sequences before it
+        have taken theirs at this position; asked again, it answers the same.
+        """
+        self._fits([prompt], [[0] * length])
+        return self.engine.decode_together(prompt, count, length, choose, account)
+
     def soft_outputs(
         self, rows: torch.Tensor, positions: Sequence[int], *, hidden: bool = False
     ) -> Outputs:

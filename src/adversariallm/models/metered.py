@@ -6,7 +6,7 @@ itself, and offers nothing that would let work escape the meter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from adversariallm.core.budget import LIMITED_PHASES, Meter, Usage
@@ -160,6 +160,32 @@ class MeteredModel:
         self._book(found.work)
         return found
 
+    def decode_together(
+        self,
+        prompt: Sequence[int],
+        count: int,
+        length: int,
+        choose: Callable[[int, int, torch.Tensor], int],
+    ) -> list[tuple[int, ...]]:
+        """Continuations that look at each other; each is one query, limits hold between positions.
+
+        Raises:
+            BudgetExceededError: a limit ends it between two positions.
+        """
+        model = self._white_box(Needs.LOGITS)
+        if not hasattr(model, "decode_together"):
+            raise NeedsError(
+                f"model {self._model.name!r} gives logits but decodes no sequences side by side; "
+                "use a local model"
+            )
+        found: list[tuple[int, ...]] = cast("LocalModel", model).decode_together(
+            prompt, count, length, choose, account=self._account()
+        )
+        return found
+
+    def _account(self) -> Account:
+        return Account(lambda n: self._meter.check(self.role, queries=n), self._book)
+
     def soft_losses(
         self,
         inputs: Sequence[torch.Tensor],
@@ -220,9 +246,8 @@ class MeteredModel:
             BudgetExceededError: a limit ends the search between two of its passes.
         """
         model = cast("LocalModel", self._white_box(Needs.HIDDEN))
-        account = Account(lambda n: self._meter.check(self.role, queries=n), self._book)
         with self._meter.phase("setup"):
-            return model.refusal_direction(*groups, account=account, **options)
+            return model.refusal_direction(*groups, account=self._account(), **options)
 
     def generate_without(
         self,

@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from adversariallm.attacks import ample_gcg
 from adversariallm.attacks.ample_gcg import group_beam_search
-from adversariallm.core.budget import Ledgers
+from adversariallm.core.budget import Budget, Ledgers, Meter
+from adversariallm.core.errors import NeedsError
+from adversariallm.core.plugins import ATTACKS
+from adversariallm.models.card import get_card
+from adversariallm.models.metered import MeteredModel
+from adversariallm.models.planted import PlantedModel
 from adversariallm.models.tiny import tiny_model
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "contract"))
@@ -63,7 +69,51 @@ def test_steps_are_the_request_then_the_suffixes_by_rank() -> None:
     assert len(set(suffixes)) == len(suffixes) > 1
     for step in steps[1:]:
         assert step.model_input[0]["content"] == f"{request} {step.note['suffix']}"
-        assert step.note["rank"] == step.step
+    ranks = [s.note["rank"] for s in steps[1:]]
+    assert ranks == sorted(set(ranks)) and ranks[0] == 1
+
+
+def test_an_equal_suffix_keeps_its_best_rank_and_the_later_ones_keep_theirs(
+    monkeypatch: pytest.MonkeyPatch, prompter: Any
+) -> None:
+    words = [list(prompter.chat.encode_text(f" {w}")) for w in ("list", "names")]
+    rows = [words[0], words[0], [], words[1], words[0]]
+    monkeypatch.setattr(ample_gcg, "group_beam_search", lambda *args: rows)
+    document = run("ample_gcg", tiny_model("llama"), [behaviors()[0]])
+    notes = [s.note for s in document.runs[0].steps[1:]]
+    assert [(n["rank"], n["suffix"]) for n in notes] == [(1, "list"), (4, "names")]
+
+
+def test_the_clean_request_is_there_before_the_prompter_works() -> None:
+    document = run("ample_gcg", tiny_model("llama"), [behaviors()[0]], budget=Budget(queries=3))
+    (start,) = document.runs[0].steps
+    assert "optimization" not in start.ledgers
+    assert document.status == "stopped: budget.queries=3 is reached (0 used)"
+
+
+def test_a_suffix_is_one_query_and_nothing_is_computed_twice(prompter: Any) -> None:
+    options = {"num_suffixes": 6, "num_tokens": 5}
+    document = run(
+        "ample_gcg", tiny_model("llama"), [behaviors()[0]], options=options,
+        budget=Budget(queries=6), given={"helpers": {"prompter": prompter}},
+    )  # fmt: skip
+    assert document.status == "done"
+    used = Ledgers.from_dict(document.ledgers).total("optimization", role="prompter")
+    prompt = prompter.chat.encode_text("### Query:write a short story ### Prompt:")
+    assert used.queries == 6
+    assert used.tokens_processed == len(prompt) + 6 * 4
+    assert used.tokens_generated == 6 * 5
+
+
+def test_a_prompter_that_decodes_nothing_side_by_side_is_refused_with_the_remedy() -> None:
+    planted = MeteredModel(PlantedModel(), Meter(), role="prompter")
+    with pytest.raises(NeedsError, match="decodes no sequences side by side; use a local model"):
+        planted.decode_together([1], 2, 3, lambda k, position, logits: 0)
+
+
+def test_the_model_that_is_named_as_a_prompter_is_in_the_catalog() -> None:
+    words = ATTACKS.load("ample_gcg").INFO.helpers["prompter"].split()
+    assert get_card(words[-1])
 
 
 def test_the_prompter_pays_for_the_search_and_the_logged_loss_is_diagnosis() -> None:
