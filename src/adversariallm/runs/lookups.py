@@ -137,7 +137,7 @@ def asset_hash(asset: str) -> str:
     try:
         return asset_store().asset(asset).sha256
     except JudgezooError as error:
-        raise DataError(f"asset {asset!r}: {error}") from None
+        raise DataError(str(error)) from None
 
 
 def asset_text(asset: str) -> str:
@@ -151,4 +151,4 @@ def asset_text(asset: str) -> str:
     try:
         return asset_store().text(asset)
     except JudgezooError as error:
-        raise DataError(f"asset {asset!r}: {error}") from None
+        raise DataError(str(error)) from None

@@ -7,7 +7,7 @@ the business of `runs.execute`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -589,8 +589,8 @@ def _absent(problems: Mapping[str, str]) -> str:
     if len(problems) == 1:
         return first
     return (
-        f"{len(problems)} texts by others are not at hand: {', '.join(problems)}; run: "
-        f"adversariallm assets fetch {' '.join(problems)} (the first: {first})"
+        f"{len(problems)} texts by others are not at hand, the first because "
+        f"{first.partition('; run:')[0]}; run: adversariallm assets fetch {' '.join(problems)}"
     )
 
 

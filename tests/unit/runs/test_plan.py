@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,7 @@ import pytest
 
 from adversariallm.core import plugins
 from adversariallm.core.config import FrozenConfig
-from adversariallm.core.errors import ConfigError, NeedsError, UnknownNameError
+from adversariallm.core.errors import ConfigError, DataError, NeedsError, UnknownNameError
 from adversariallm.core.protocols import AttackInfo, DatasetInfo, DefenseInfo, Needs, Wanted
 from adversariallm.core.types import Behavior, Conversation
 from adversariallm.datasets import Dataset, DatasetConfig
@@ -122,6 +123,51 @@ def planned(*arguments: str, where: Sources | None = None) -> Plan:
     given = {a.partition("=")[0] for a in arguments}
     base = [a for a in BASE if a.partition("=")[0] not in given]
     return plan(read([*base, *arguments]), where or sources())
+
+
+def absent(*names: str) -> Sources:
+    """Nothing of these is in the cache, and no model may be asked for."""
+
+    def asset(name: str) -> str:
+        if name in names:
+            raise DataError(f"asset {name!r} is not in CACHE; run: fetch {name}")
+        return "1" * 64
+
+    def model(name: str, options: Mapping[str, Any]) -> ModelFacts:
+        raise AssertionError(f"{name} was looked at")
+
+    return replace(sources(), asset=asset, model=model)
+
+
+TRAIN, VAL = "refusal_direction/harmful_train", "refusal_direction/harmless_val"
+
+
+def test_all_missing_texts_are_named_at_once_before_a_model_is_looked_at() -> None:
+    where = absent(TRAIN, VAL, "human/harmbench")
+    with pytest.raises(NeedsError) as caught:
+        planned("attack=direct,gcg_refusal,human_jailbreaks", where=where)
+    assert str(caught.value) == (
+        f"3 texts by others are not at hand, the first because asset '{TRAIN}' is not in CACHE; "
+        f"run: adversariallm assets fetch {TRAIN} {VAL} human/harmbench"
+    )
+    with pytest.raises(NeedsError, match=r"^asset 'human/harmbench' is not in CACHE; run: fetch"):
+        planned("attack=human_jailbreaks", where=where)
+
+
+def test_all_attacks_leave_out_those_whose_texts_are_missing() -> None:
+    where = replace(absent(TRAIN, VAL), model=sources().model)
+    found = planned("attack=all", where=where)
+    assert "direct" in {run.task.spec.attack.name for run in found.todo}
+    (skipped,) = [s for s in found.skipped if s.label == "gcg_refusal"]
+    assert skipped.reason.startswith("2 texts by others are not at hand")
+
+
+def test_words_that_say_where_a_run_is_made_are_not_kept_with_it() -> None:
+    words = ("out=elsewhere", "launcher.workers=2", "retry=true", "store.ttl_s=60")
+    (run, *_) = planned(*words).todo
+    assert run.task.spec.overrides == tuple(BASE)
+    (other, *_) = planned("attack=toy", "seed=3").todo
+    assert "seed=3" in other.task.spec.overrides
 
 
 def test_the_planned_id_is_the_id_of_the_specification() -> None:
