@@ -11,6 +11,7 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("gcg", "objective_scale"): {"objective": "mellowmax"},
     ("gcg", "buffer_size"): {"buffer_size": 2, "num_steps": 5, "search_width": 4},
     ("gcg", "exclude_current"): {"topk": 1, "search_width": 24, "num_steps": 6},
+    ("gcg_reinforce", "exploit_above"): {"exploit_above": 0.5, "num_steps": 3},
     ("bon", "ascii_perturbation"): {"sigma": 0.95},
     ("bon", "reference_seed"): {"augmentation": "reference"},
     ("autodan", "num_points"): {"crossover": 1.0, "num_points": 1, "num_steps": 4},

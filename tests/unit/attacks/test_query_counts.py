@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from adversariallm.core.budget import Ledgers
+from adversariallm.models.metered import MeteredModel
 from adversariallm.models.planted import PlantedModel
 from adversariallm.models.tiny import tiny_model
 
@@ -34,7 +36,9 @@ def test_autodan_scores_the_request_and_who_is_not_scored_yet() -> None:
     for variant in ("ga", "hga"):
         document = run("autodan", planted, [planted.behavior()],
                        options={**options, "variant": variant})  # fmt: skip
-        assert queries(document) == 1 + 10 + 3 * 8
+        scored = [s.note["scored"] for s in document.runs[0].steps[1:]]
+        assert scored[0] == 4  # as many as there are seeds
+        assert queries(document) == 1 + sum(scored)
         assert queries(document, "mutator") == 0
 
 
@@ -63,19 +67,47 @@ def test_ample_gcg_asks_the_prompter_for_each_distinct_beginning_and_nobody_else
 
 
 def test_reinforce_gcg_counts_samples_gradients_and_every_pair_of_candidate_and_sample() -> None:
-    """Greedy, random and the continued target are generated; the remembered answer is not."""
+    """Greedy, random and the continued target are generated; nothing is remembered here."""
+
+    class Stingy(LengthJudge):
+        def rewards(self, conversations: Any, contexts: Any) -> list[float | None]:
+            return [(r or 0.0) / 10 for r in super().rewards(conversations, contexts)]
+
     document = run(
-        "gcg_reinforce", tiny_model("llama"), [behaviors()[0]],
-        options={"num_steps": 1}, given={"judge": lambda meter: LengthJudge()},
+        "gcg_reinforce", tiny_model("llama"), [behaviors()[0]], given={"judge": lambda m: Stingy()}
     )  # fmt: skip
-    start, step = document.runs[0].steps
-    assert set(start.note["rewards"]) == {"greedy", "random0", "seed"}
-    optimization = [
-        Ledgers.from_dict(s.ledgers).total("optimization", role="model").queries
-        for s in (start, step)
-    ]
-    remembered = 1  # the likelihood of the answer that is remembered
-    assert optimization[0] == 3 + remembered
-    gradients, compared = 3, 2  # random samples do not compare candidates
-    again = optimization[1] - 3 - gradients - compared * step.note["kept"]
-    assert again in (0, 1, 2)  # likelihoods of a new answer to remember, and of the old one
+    samples, compared = 3, 2  # random samples do not compare candidates
+    for step in document.runs[0].steps:
+        assert set(step.note["rewards"]) == {"greedy", "random0", "seed"}
+        used = Ledgers.from_dict(step.ledgers)
+        scored = samples + compared * step.note["kept"] if step.step else 0
+        assert used.total("optimization", role="model").queries == samples + scored
+        assert used.total("diagnosis", role="model").queries == 1 + compared
+
+
+def test_reinforce_gcg_pays_once_for_the_prefix_of_its_search(monkeypatch: Any) -> None:
+    """Also where nothing is remembered, so that the first call is for the log only."""
+    own, prefixes = {"optimization": 0, "diagnosis": 0}, set()
+    book, booked = MeteredModel._book, MeteredModel._booked
+
+    def work(self: MeteredModel, done: Any) -> None:
+        own[self._meter.current] += done.usage.tokens_processed
+        prefixes.add(done.shared.tokens_processed)
+        book(self, done)
+
+    def answers(self: MeteredModel, replies: Any) -> Any:
+        if self._meter.current == "optimization":
+            own["optimization"] += sum(r.usage.tokens_processed for r in replies)
+        return booked(self, replies)
+
+    monkeypatch.setattr(MeteredModel, "_book", work)
+    monkeypatch.setattr(MeteredModel, "_booked", answers)
+    judge = SimpleNamespace(rewards=lambda talks, contexts: [0.0] * len(talks))
+    document = run(
+        "gcg_reinforce", tiny_model("llama"), [behaviors()[0]], given={"judge": lambda m: judge}
+    )
+    (prefix,) = prefixes
+    assert prefix > 0
+    for phase, tokens in own.items():
+        paid = Ledgers.from_dict(document.ledgers).total(phase, role="model").tokens_processed
+        assert paid == tokens + prefix

@@ -10,6 +10,13 @@ from typing import Any
 import pytest
 
 from adversariallm.attacks import gcg_reinforce
+from adversariallm.attacks._kit import proposals
+from adversariallm.attacks._kit.reinforce import (
+    leave_one_out,
+    position_weights,
+    selection_weights,
+    token_rewards,
+)
 from adversariallm.core.budget import Meter
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.rng import Rng
@@ -176,3 +183,119 @@ def test_candidates_are_compared_on_the_first_length_after_the_last_rewarded_one
     seed = gcg_reinforce._Sample("seed", [1] * 128, "x", {128: 1.0})
     attack = gcg_reinforce.Attack(gcg_reinforce.Config())
     assert attack._compared_length(gcg_reinforce._At([1], [sample, seed])) == expected
+
+
+def states(judge: Any, **options: Any) -> list[tuple[Any, Any]]:
+    """The steps of a run, each with its state."""
+    log = MemoryLog()
+    steps = judged(judge, behaviors()[0], options=options, log=log)
+    return list(
+        zip(steps, (e.record["state"] for e in log.entries if e.kind == "step"), strict=True)
+    )
+
+
+def named(state: Any, name: str) -> Any:
+    (found,) = [s for s in state["samples"] if s["name"] == name]
+    return found
+
+
+def test_a_rejected_step_draws_random_answers_anew_and_keeps_what_the_suffix_determines() -> None:
+    """The start's greedy answer is beyond the threshold, those of other suffixes are not."""
+    greedy = greedy_text(tiny_model("llama"), behaviors()[0])
+    judge = Recording(lambda goal, answer: 0.9 if answer == greedy else 0.1)
+    (start, first), *later = states(judge, num_steps=3)
+    assert first["secured"] and first["memory"]["text"] == greedy
+    drawn = [named(first, "random0")["ids"]]
+    for step, state in later:
+        assert step.note["accepted"] is False
+        assert step.model_input_tokens == start.model_input_tokens
+        for name in ("greedy", "seed"):
+            assert named(state, name) == named(first, name)
+        assert named(state, "memory")["ids"] == first["memory"]["ids"]
+        drawn.append(named(state, "random0")["ids"])
+    assert len({tuple(d) for d in drawn}) == len(drawn)
+
+
+def test_a_greedy_reward_below_the_threshold_may_be_given_up_again() -> None:
+    greedy = greedy_text(tiny_model("llama"), behaviors()[0])
+    judge = Recording(lambda goal, answer: 0.9 if answer == greedy else 0.1)
+    for step, state in states(judge, exploit_above=0.9)[1:]:
+        assert step.note["accepted"] and not state["secured"]
+
+
+def test_the_remembered_answer_keeps_its_rewards_and_is_not_judged_again() -> None:
+    class Restless:
+        """Never gives an answer the same reward twice."""
+
+        calls = 0
+
+        def rewards(self, conversations: Any, contexts: Any) -> list[float | None]:
+            start = self.calls
+            self.calls += len(conversations)
+            return [0.3 + (start + k) % 50 / 100 for k in range(len(conversations))]
+
+    judge = Restless()
+    found = states(judge, num_steps=3)
+    memory, asked = None, 0
+    for step, state in found:
+        if memory is not None:
+            assert named(state, "memory")["rewards"] == memory["rewards"]
+            assert step.note["rewards"]["memory"] == memory["rewards"][str(len(memory["ids"]))]
+        memory = state["memory"]
+        assert memory is not None
+        asked += sum(len(s["rewards"]) for s in state["samples"] if s["name"] != "memory")
+    assert judge.calls == asked
+
+
+def test_a_steps_metric_is_that_of_its_own_answers_and_the_lowest_names_the_best_step() -> None:
+    model = tiny_model("llama")
+    judge = LengthJudge()
+    found = states(judge, num_steps=3)
+    metrics = []
+    for step, state in found:
+        rewards = step.note["rewards"]
+        fixed = [s for s in state["samples"] if not s["name"].startswith("random")]
+        shares = selection_weights([s["name"] for s in fixed], rewards["greedy"]).tolist()
+        table = token_rewards(
+            [s["ids"] for s in state["samples"]],
+            [{int(k): v for k, v in s["rewards"].items()} for s in state["samples"]],
+            12,
+        )
+        rows = leave_one_out(table, 0.1)
+        expected = 10 * (1 - rewards["greedy"])
+        for sample, row in zip(state["samples"], rows, strict=True):
+            if sample not in fixed:
+                continue
+            ids = sample["ids"]
+            end = len(ids) - 1 if sample["finished"] and sample["name"] == "seed" else None
+            weights = row[: len(ids)] * position_weights(ids, 12, end)
+            nll = model.losses([step.model_input_tokens], [ids]).per_token[0]
+            expected += shares[fixed.index(sample)] * float((weights * nll).sum())
+        assert step.note["metric"] == pytest.approx(expected, abs=1e-4)
+        metrics.append(expected)
+        lowest = min(range(len(metrics)), key=metrics.__getitem__)
+        assert step.note["best_step"] == lowest
+
+
+@pytest.mark.parametrize("finite", [True, False])
+def test_positions_are_even_and_without_a_gradient_uniform(
+    monkeypatch: pytest.MonkeyPatch, finite: bool
+) -> None:
+    asked = []
+    propose = proposals.propose
+
+    def listening(slot: Any, scores: Any, allowed: Any, rng: Any, **rest: Any) -> Any:
+        asked.append((scores is not None, rest["positions"]))
+        return propose(slot, scores, allowed, rng, **rest)
+
+    monkeypatch.setattr(proposals, "propose", listening)
+    if not finite:
+        monkeypatch.setattr(gcg_reinforce.Attack, "_token_scores", lambda *given: None)
+    steps = judged(LengthJudge(), behaviors()[0])
+    assert set(asked) == {(finite, "even" if finite else "uniform")}
+    assert all(("gradient_not_finite" in s.flags) is not finite for s in steps[1:])
+
+
+def test_a_verdict_that_is_no_number_is_no_verdict() -> None:
+    steps = judged(Recording(lambda goal, answer: float("nan")), behaviors()[0])
+    assert all(s.note["rewards"] == {} for s in steps)
