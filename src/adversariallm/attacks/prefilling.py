@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.errors import NeedsError
@@ -37,6 +37,16 @@ class Config(FrozenConfig):
     """Options."""
 
     prefill: str | None = Field(None, description="what the answer begins with; null: the target")
+
+    @field_validator("prefill")
+    @classmethod
+    def _not_empty(cls, text: str | None) -> str | None:
+        if text == "":
+            raise ValueError(
+                "the prefill is empty: give the text that the answer begins with, or null for the "
+                "behavior's target"
+            )
+        return text
 
 
 class Attack:
