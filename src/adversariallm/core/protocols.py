@@ -60,9 +60,9 @@ class AttackInfo:
         name: the file's name.
         summary: one line.
         source: paper, with arXiv number.
-        reference_code: repository and commit the algorithm was checked against.
         needs: what it asks of the model under test.
         modality: what it changes, e.g. "suffix", "prompt", "conversation", "embedding", "none".
+        reference_code: repository and commit the algorithm was checked against, where there is one.
         version: raised whenever results change; part of the run's identity.
         fits: `one` behavior per run, or `many` (universal, ensembles).
         cost: `search` if optimization finds the input, `sampling` if the samples are the attack.
@@ -80,9 +80,9 @@ class AttackInfo:
     name: str
     summary: str
     source: str
-    reference_code: str | None
     needs: Needs
     modality: str
+    reference_code: str | None = None
     version: int = 1
     fits: Literal["one", "many"] = "one"
     cost: Cost = "search"
@@ -490,8 +490,8 @@ class DefenseInfo:
     name: str
     summary: str
     source: str
-    reference_code: str | None
     passes: Needs
+    reference_code: str | None = None
     version: int = 1
     rewrites: bool = False
     helpers: Mapping[str, str] = field(default_factory=dict)

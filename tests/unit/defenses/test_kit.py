@@ -27,7 +27,7 @@ HELLO = Conversation.user("hello")
 
 
 def info(passes: Needs = Needs.TEXT, name: str = "toy") -> DefenseInfo:
-    return DefenseInfo(name, "", "", None, passes=passes)
+    return DefenseInfo(name, "", "", passes=passes)
 
 
 class Options(FrozenConfig):

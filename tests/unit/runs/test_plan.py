@@ -40,7 +40,7 @@ def toy_attack(name: str, **facts: Any) -> ModuleType:
 
 def toy_defense(name: str, passes: Needs, wanted: Wanted | None = None) -> Any:
     module: Any = ModuleType(f"toy_{name}")
-    module.INFO = DefenseInfo(name, "", "", None, passes=passes, rewrites=True)
+    module.INFO = DefenseInfo(name, "", "", passes=passes, rewrites=True)
     module.Config = type("Config", (ToyConfig,), {"wanted": lambda self: wanted or Wanted()})
     module.wrap = object
     return module
