@@ -162,6 +162,13 @@ def has_own_seconds(document: Document) -> bool:
     return timing_of(document) == "exclusive" or (searches and _runs_alone(attack))
 
 
+def has_queries(document: Document) -> bool:
+    """Whether queries and tokens were counted; files of other tools often do not tell them."""
+    ledgers = document.get("ledgers", {})
+    used = [r for phase, rows in ledgers.items() if phase != "judging" for r in rows.values()]
+    return "imported" not in document["config"] or any(r.get("queries") for r in used)
+
+
 @cache
 def _runs_alone(attack: str) -> bool:
     """Whether the worker runs such an attack by itself; unknown for attacks not installed here."""

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adversariallm.evaluation.facts import Document, JudgeView, Metric, has_own_seconds, judge_view
+from adversariallm.evaluation.facts import (
+    Document,
+    JudgeView,
+    Metric,
+    has_own_seconds,
+    has_queries,
+    judge_view,
+)
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -154,10 +161,13 @@ def run_costs(
     """
     steps, shared = run["steps"], shared if shared is not None else search_cost(document)
     setup = _cost(document.get("ledgers", {}), ("setup",), without=("defense",))
-    return (
-        _cumulative([shared[s["step"]] for s in steps], setup),
-        _cumulative([_cost(s["ledgers"], ("sampling",)) for s in steps], {}),
-    )
+    search = _cumulative([shared[s["step"]] for s in steps], setup)
+    sampling = _cumulative([_cost(s["ledgers"], ("sampling",)) for s in steps], {})
+    if not has_queries(document):
+        unknown = np.full(len(steps), np.nan)
+        search |= {"queries": unknown, "tokens": unknown}
+        sampling |= {"queries": unknown, "tokens": unknown}
+    return search, sampling
 
 
 def _cost(

@@ -18,6 +18,7 @@ from adversariallm.evaluation.facts import (
     distinct_labels,
     group_by_setting,
     has_own_seconds,
+    has_queries,
     judge_view,
     judges_of,
     timing_of,
@@ -129,14 +130,17 @@ def cost_of(group: Sequence[Document]) -> dict[str, Any]:
     sampling = [x.total("sampling") for x in ledgers]
     judging = [x.total("judging") for x in ledgers]
     runs = [r for d in group for r in d["runs"]]
-    queries = [int(sum(u.queries for u in used)) for used in (search, sampling)]
+    counted = all(map(has_queries, group))
+    queries = [
+        int(sum(u.queries for u in used)) if counted else None for used in (search, sampling)
+    ]
     flops = [known_sum(*(u.flops for u in used)) for used in (search, sampling, judging)]
     return {
         "runs": len(group),
         "seeds": len({d["config"].get("seed", 0) for d in group}),
         "behaviors": len({r["behavior"]["id"] for r in runs}),
         "steps": max((len(r["steps"]) for r in runs), default=0),
-        "queries": sum(queries),
+        "queries": known_sum(*queries),
         "queries_search": queries[0],
         "queries_sampling": queries[1],
         "flops": known_sum(*flops[:2]),
@@ -173,7 +177,15 @@ def _notes(documents: Sequence[Document], rows: Sequence[Mapping[str, Any]]) -> 
         "queries and FLOPs: search and sampling, summed over the runs; judging is apart",
     ]
     if any(row["flops"] is None for row in rows):
-        notes.append("FLOPs: a dash where a model behind an endpoint took part; they are unknown")
+        notes.append(
+            "FLOPs: a dash where a model behind an endpoint took part, or an imported file does "
+            "not tell them; they are unknown"
+        )
+    if any(row["queries"] is None for row in rows):
+        notes.append(
+            "queries: a dash where an imported file does not tell them; FLOPs beside a "
+            "dash are those of the file, of the search alone"
+        )
     if any(row["seconds"] is None for row in rows):
         notes.append(
             "seconds: a dash where runs may have shared batches and each books the whole wait; "

@@ -10,7 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from adversariallm.core.budget import Ledgers
-from adversariallm.evaluation.facts import UNDEFENDED, Document, judge_view, setting_of, timing_of
+from adversariallm.evaluation.facts import (
+    UNDEFENDED,
+    Document,
+    has_queries,
+    judge_view,
+    setting_of,
+    timing_of,
+)
 from adversariallm.evaluation.trials import COST_KEYS, run_costs, search_cost
 
 Row = dict[str, Any]
@@ -50,12 +57,14 @@ def run_rows(documents: Iterable[Document]) -> Iterator[Row]:
             "timing": timing_of(document),
         }
         ledgers = Ledgers.from_dict(document.get("ledgers", {}))
+        counted = has_queries(document)
         for phase in ("setup", "optimization", "sampling", "diagnosis", "judging"):
             used = ledgers.total(phase)
+            known = counted or phase == "judging"
             row |= {
-                f"{phase}_queries": used.queries,
-                f"{phase}_tokens": used.tokens,
-                f"{phase}_flops": used.flops,
+                f"{phase}_queries": used.queries if known else None,
+                f"{phase}_tokens": used.tokens if known else None,
+                f"{phase}_flops": used.flops if known or used.flops else None,
             }
         yield row
 
@@ -63,7 +72,7 @@ def run_rows(documents: Iterable[Document]) -> Iterator[Row]:
 def step_rows(documents: Iterable[Document]) -> Iterator[Row]:
     """One row per step of an evaluated behavior."""
     for document in documents:
-        keys = _keys(document)
+        keys, counted = _keys(document), has_queries(document)
         for run in document["runs"]:
             for step in run["steps"]:
                 used = Ledgers.from_dict(step.get("ledgers", {}))
@@ -74,7 +83,9 @@ def step_rows(documents: Iterable[Document]) -> Iterator[Row]:
                         "step": step["step"],
                         "loss": step["loss"],
                         "completions": len(step["model_completions"]),
-                        "optimization_queries": used.total("optimization").queries,
+                        "optimization_queries": used.total("optimization").queries
+                        if counted
+                        else None,
                         "optimization_flops": used.total("optimization").flops,
                         "sampling_flops": used.total("sampling").flops,
                         "time_taken": step["time_taken"],

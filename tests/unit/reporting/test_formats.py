@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pytest
 
 from adversariallm.core.errors import DataError, UnknownNameError
@@ -20,6 +21,8 @@ from adversariallm.reporting.formats import EXPORTS, IMPORTS, reader, writer
 from adversariallm.reporting.imports import publish
 from adversariallm.reporting.load import read_documents
 from adversariallm.reporting.redact import redacted
+from adversariallm.reporting.summary import cost_of, summarize
+from adversariallm.reporting.tidy import run_rows, step_rows
 from adversariallm.runs.store import Store
 
 JUDGE = "refusal_prefix"
@@ -154,6 +157,8 @@ def test_jailbreakbench_round_trip_through_a_store_is_equal(tmp_path: Path) -> N
         "attack-artifacts/PAIR/attack-info.json",
     ]
     assert json.loads(paths[0].read_text()) == JBB
+    cost = cost_of(documents)
+    assert (cost["queries"], cost["flops"]) == (90, None)
     info = json.loads(paths[1].read_text())
     assert info == {"models": {"vicuna-13b-v1.5": ["black_box"]}}
 
@@ -297,6 +302,13 @@ def test_table6_round_trip_through_a_store_is_equal(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == TABLE6
     trial = trials_of(documents, "strong_reject")[0]
     assert trial.search["flops"].tolist() == [100, 200]
+    assert np.isnan(trial.search["queries"]).all()
+    documents[0]["ledgers"]["judging"] = {"judge": {"queries": 4}}
+    cost = cost_of(documents)
+    assert (cost["flops_search"], cost["queries"]) == (200, None)
+    (row,) = run_rows(documents)
+    assert (row["optimization_flops"], row["optimization_queries"]) == (200, None)
+    assert (row["sampling_flops"], row["judging_queries"]) == (None, 4)
 
 
 def test_table6_export_of_our_runs_has_exactly_the_fields_of_the_paper(tmp_path: Path) -> None:
@@ -342,6 +354,19 @@ def test_old_answers_are_read_with_named_columns_and_can_be_judged(
     assert step["model_completions"] == [rows[0]["text"]]
     assert documents[0]["runs"][0]["behavior"]["harmful"] is False
     assert documents[1]["runs"][0]["behavior"]["goal"] == "why"
+
+
+def test_costs_that_a_file_does_not_tell_are_unknown_and_not_zero(tmp_path: Path) -> None:
+    source = tmp_path / "results.json"
+    source.write_text(json.dumps(HARMBENCH))
+    answers = tmp_path / "old.jsonl"
+    answers.write_text(json.dumps({"prompt": "p", "response": "r"}))
+    for documents in (reader("harmbench")(source), reader("jsonl")(answers)):
+        cost = cost_of(documents)
+        assert [cost[k] for k in ("queries", "flops", "flops_search")] == [None] * 3
+        assert next(iter(step_rows(documents)))["optimization_queries"] is None
+    table = summarize(reader("harmbench")(source))
+    assert any("an imported file does not tell" in note for note in table.notes)
 
 
 def test_unusable_answer_files_are_refused_with_the_reason(tmp_path: Path) -> None:

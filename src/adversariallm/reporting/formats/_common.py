@@ -8,11 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adversariallm.core.budget import Ledgers, Usage
+from adversariallm.core.budget import LedgerRows, Ledgers, Usage, UsageRow
 from adversariallm.core.config import stable_hash
 from adversariallm.core.errors import DataError
 from adversariallm.core.records import BehaviorRun, RunDocument
@@ -53,8 +53,30 @@ def imported_document(
         "fit": {"dataset": dataset, "content_hash": "imported", "ids": ids, "keys": ids},
         "seed": 0,
     }
-    document = RunDocument(run_id=stable_hash(config), config=config, runs=list(runs))
+    document = RunDocument(
+        run_id=stable_hash(config),
+        config=config,
+        runs=list(runs),
+        ledgers=_sum([step.ledgers for run in runs for step in run.steps]),
+        total_time=sum(run.total_time for run in runs),
+    )
     return document.model_dump(mode="json")
+
+
+def _sum(rows: Iterable[LedgerRows]) -> LedgerRows:
+    total = Ledgers()
+    for row in rows:
+        total = total + Ledgers.from_dict(row)
+    return total.to_dict()
+
+
+def search_ledgers(*, queries: int | None = None, flops: int | None = None) -> LedgerRows:
+    """Ledgers of a step for what a file says that the search cost; unknown FLOPs are null.
+
+    Queries have no null: an imported run whose ledgers hold none has unknown ones.
+    """
+    row: UsageRow = {"flops": flops, "flops_2n": None}
+    return {"optimization": {"model": row | ({"queries": queries} if queries else {})}}
 
 
 def behavior_facts(identity: str, goal: str, **facts: Any) -> dict[str, Any]:

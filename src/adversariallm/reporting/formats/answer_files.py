@@ -13,7 +13,11 @@ from typing import Any
 
 from adversariallm.core.errors import DataError
 from adversariallm.core.records import BehaviorRun, CompletionRecord, StepRecord
-from adversariallm.reporting.formats._common import behavior_facts, imported_document
+from adversariallm.reporting.formats._common import (
+    behavior_facts,
+    imported_document,
+    search_ledgers,
+)
 
 FIELDS = (
     "prompt",
@@ -125,6 +129,8 @@ def _run(
         model_input=[{"role": "user", "content": str(found.get("prompt", goal))}],
         model_completions=[] if answer is None else [str(answer)],
         completions=[] if answer is None else [CompletionRecord(sample=0)],
+        flops=None,
+        ledgers=search_ledgers(),
     )
     return BehaviorRun(behavior=facts, original_prompt=facts["conversation"], steps=[step])
 

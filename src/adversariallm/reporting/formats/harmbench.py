@@ -26,6 +26,7 @@ from adversariallm.reporting.formats._common import (
     prompt_text,
     read_json,
     safe_file_name,
+    search_ledgers,
     verdicts,
     write_json,
 )
@@ -107,6 +108,8 @@ def _run(name: str, case: Any, facts: Mapping[str, Mapping[str, str]], path: Pat
         model_completions=[] if answer is None else [answer],
         completions=[] if answer is None else [CompletionRecord(sample=0)],
         note={"test_case": sent, "keys": list(entry)},
+        flops=None,
+        ledgers=search_ledgers(),
     )
     if answer is not None and entry.get("label") is not None:
         step.scores = {LABELS: {"p_harmful": [float(entry["label"])]}}

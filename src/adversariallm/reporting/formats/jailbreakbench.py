@@ -33,6 +33,7 @@ from adversariallm.reporting.formats._common import (
     prompt_text,
     read_json,
     safe_file_name,
+    search_ledgers,
     search_usage,
     verdicts,
     write_json,
@@ -92,6 +93,8 @@ def _run(row: Mapping[str, Any], path: Path, place: int) -> BehaviorRun:
         model_completions=[] if response is None else [response],
         completions=[] if response is None else [CompletionRecord(sample=0)],
         note={"jailbroken": row.get("jailbroken")},
+        flops=None,
+        ledgers=search_ledgers(queries=row.get("number_of_queries")),
     )
     if response is not None and row.get("jailbroken") is not None:
         step.scores = {LABELS: {"p_harmful": [float(row["jailbroken"])]}}

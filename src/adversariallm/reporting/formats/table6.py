@@ -18,6 +18,7 @@ from adversariallm.reporting.formats._common import (
     imported_document,
     read_json,
     safe_file_name,
+    search_ledgers,
     write_json,
 )
 
@@ -113,7 +114,7 @@ def _step(step: Mapping[str, Any]) -> StepRecord:
     return StepRecord(
         step=step["step"],
         loss=step.get("loss"),
-        flops=step.get("flops") or 0,
+        flops=step.get("flops"),
         time_taken=step.get("time_taken") or 0.0,
         model_completions=answers,
         completions=[CompletionRecord(sample=k) for k in range(len(answers))],
@@ -121,7 +122,7 @@ def _step(step: Mapping[str, Any]) -> StepRecord:
         model_input=sent if isinstance(sent, list) else None,
         model_input_tokens=step.get("model_input_tokens"),
         model_input_embeddings=embeddings if isinstance(embeddings, str) else None,
-        ledgers={"optimization": {"model": {"flops": step["flops"]}}} if step.get("flops") else {},
+        ledgers=search_ledgers(flops=step.get("flops")),
         note={"table6": rest} if rest else {},
     )
 
