@@ -105,8 +105,9 @@ def test_mistakes_say_what_to_do(parts: Any) -> None:
         runner.run(parts.model, parts.tokenizer, [])
     with pytest.raises(ConfigError, match="give the tokenizer"):
         runner.run(parts.model, None, data())
-    with pytest.raises(NeedsError, match="needs a target"):
+    with pytest.raises(NeedsError, match="needs a target.*Behavior\\(id, ") as caught:
         runner.run(parts.model, parts.tokenizer, ["no target here"])
+    assert "datasets." not in str(caught.value)  # a key of the command line
     with pytest.raises(NeedsError, match="does not give"):
         runner.run(ScriptedModel(["x"]), None, data())
     with pytest.raises(ConfigError, match="temperature"):

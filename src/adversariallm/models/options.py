@@ -178,7 +178,11 @@ def _outside_catalog(name: str, options: ModelOptions) -> ModelCard:
     elif name.count("/") == 1 and not name.startswith((".", "/", "~")):
         source = HubSource(repo=name, revision=options.revision)
     elif "/" in name:
-        raise ConfigError(f"model={name}: no such folder on this machine")
+        raise ConfigError(
+            f"model={name}: no such folder on this machine (looked at {folder.absolute()}); "
+            "expected the folder of a transformers checkpoint, with its config.json. Check the "
+            "path, or give a catalog name (`adversariallm list models`) or a hub id (OWNER/NAME)"
+        )
     else:
         raise UnknownNameError("model", name, catalog())
     choices = {

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from adversariallm.core.budget import Budget
 from adversariallm.core.config import FrozenConfig, stable_hash
-from adversariallm.core.errors import AdversariaLLMError, ConfigError
+from adversariallm.core.errors import AdversariaLLMError, ConfigError, NeedsError
 from adversariallm.core.generation import GenerationConfig
 from adversariallm.core.plugins import ATTACKS
 from adversariallm.core.protocols import AttackInfo, ChatModel
@@ -110,6 +110,7 @@ class AttackRunner:
         behaviors = [as_behavior(item, i) for i, item in enumerate(dataset)]
         if not behaviors:
             raise ConfigError("the dataset is empty: give at least one behavior")
+        _require_targets(self.info, behaviors)
         with borrowed(model, tokenizer) as chat_model:
             check_needs(self.info, [chat_model], helpers or {}, behaviors)
             tasks = [
@@ -217,6 +218,18 @@ def as_behavior(item: Behavior | Conversation | Mapping[str, Any] | str, index: 
             "Conversation, a mapping or a text"
         )
     return Behavior(f"item-{index}", talk, talk[talk.last_user].content, harmful=True)
+
+
+def _require_targets(info: AttackInfo, behaviors: Sequence[Behavior]) -> None:
+    """Say how a target is given from Python where an attack needs one; a text alone has none."""
+    without = [str(i) for i, behavior in enumerate(behaviors) if not behavior.target]
+    if info.target == "required" and without:
+        raise NeedsError(
+            f"attack {info.name!r} needs a target for every behavior; item "
+            f"{', '.join(without[:3])} of the dataset has none. Give Behavior(id, "
+            'Conversation.user(TEXT), goal=TEXT, harmful=True, target="how a compliant answer '
+            'begins") from adversariallm.core.types in place of a text'
+        )
 
 
 @contextmanager

@@ -61,8 +61,10 @@ def test_a_folder_without_a_checkpoint_says_what_is_expected(tmp_path: Path) -> 
 
 
 def test_a_path_that_does_not_exist_is_not_taken_for_a_hub_id() -> None:
-    with pytest.raises(ConfigError, match="no such folder"):
+    with pytest.raises(ConfigError, match="no such folder") as caught:
         resolve("./weights/mine", ModelOptions.model_validate(STATED))
+    assert f"{Path('weights/mine').absolute()}); expected the folder" in str(caught.value)
+    assert "`adversariallm list models`" in str(caught.value)
 
 
 def test_a_plain_unknown_word_lists_the_nearest_models() -> None:
