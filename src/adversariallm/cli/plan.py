@@ -10,6 +10,7 @@ from adversariallm.cli._app import OVERRIDES
 
 if TYPE_CHECKING:
     from adversariallm.runs.plan import Plan
+    from adversariallm.runs.store import Store
 
 CONTEXT = OVERRIDES
 
@@ -25,6 +26,7 @@ def command(
     """List the runs that the overrides ask for, and what is skipped and why."""
     from adversariallm.cli._console import say, say_json
     from adversariallm.runs.campaign import prepare, preview
+    from adversariallm.runs.lookups import open_store
     from adversariallm.runs.origins import origins
 
     if explain is not None:
@@ -42,6 +44,17 @@ def command(
         )
         return
     show_plan(found, limit)
+    say_unfinished(open_store(prepare(overrides)[1]), found)
+
+
+def say_unfinished(store: Store, found: Plan) -> None:
+    """Which runs were begun by other commands and stay unfinished."""
+    from adversariallm.cli._console import say
+    from adversariallm.runs.nearest import left_unfinished
+
+    stopped = left_unfinished(store, [r.task.spec for r in (*found.todo, *found.done)])
+    if stopped:
+        say(f"note: {stopped}")
 
 
 def show_plan(found: Plan, limit: int = 20) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def command(
     store: Annotated[Path, typer.Argument(help="the folder given as out=")] = Path("out"),
     everything: Annotated[
-        bool, typer.Option("--all", help="Repeat every command, not only the last.")
+        bool, typer.Option("--all", help="Repeat every command, oldest first.")
     ] = False,
     retry: Annotated[bool, typer.Option(help="Try failed runs again.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print problems only.")] = False,

@@ -11,7 +11,7 @@ from adversariallm.cli._app import OVERRIDES
 from adversariallm.cli._passes import Where
 
 app = typer.Typer(no_args_is_help=True)
-Folder = Annotated[Path, typer.Option("--store", help="the folder given as out=")]
+Folder = Annotated[Path, typer.Option("--store", "--out", help="the folder given as out=")]
 DEFAULT = Path("out")
 
 
@@ -136,6 +136,7 @@ def why_skipped(
 ) -> None:
     """Say of every run of a command why it would be skipped, or why it would run again."""
     from adversariallm.cli._console import say
+    from adversariallm.cli.plan import say_unfinished
     from adversariallm.runs.campaign import prepare
     from adversariallm.runs.lookups import installed, open_store
     from adversariallm.runs.nearest import nearest
@@ -148,6 +149,7 @@ def why_skipped(
         say(f"skipped: {skipped.reason} [{skipped.label}]")
     for planned in found.todo:
         say(f"would run: {planned.task.spec.label}: {nearest(store, planned.task.spec)}")
+    say_unfinished(store, found)
 
 
 @app.command("gc")

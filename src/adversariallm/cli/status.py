@@ -51,7 +51,7 @@ def command(
         if unverified:
             say(
                 f"{len(unverified)} runs were published by an older release: no hash covers their "
-                "headers (settings, status, totals), whose costs were held against the steps"
+                "headers (settings, status); costs of those made here were held against their steps"
             )
     raise typer.Exit(int(bool(failed or damaged)))
 
@@ -59,8 +59,8 @@ def command(
 _MEANING = {
     "done": "published",
     "held": "a process works on it",
-    "expired": "its process is gone; repeat the command to go on",
-    "released": "given back unfinished; repeat the command to go on",
+    "expired": "its process is gone; repeat its command, or all: adversariallm resume DIR --all",
+    "released": "given back unfinished; repeat its command, or all: adversariallm resume DIR --all",
     "failed": "ended with an error; repeat the command with retry=true",
     "new": "never started",
 }

@@ -20,6 +20,7 @@ from adversariallm.runs.execute import Event
 from adversariallm.runs.files import explained
 from adversariallm.runs.judging import Judged, View, judge_run, settled
 from adversariallm.runs.lookups import installed, open_store
+from adversariallm.runs.nearest import left_unfinished
 from adversariallm.runs.plan import Plan, Planned, plan
 from adversariallm.runs.settings import Request, Settings, read
 from adversariallm.runs.spec import RunTask
@@ -195,6 +196,9 @@ def carry_out(
     _check_writable(store.root)
     hooks = [*hooks, *make_hooks(settings.tracking)]
     watcher.planned(found, store)
+    stopped = left_unfinished(store, [r.task.spec for r in (*found.todo, *found.done)])
+    if stopped:
+        watcher.note(f"note: {stopped}")
     if not found.todo and not found.done:
         return Finished(found, (), store)
     _require_judges(found, settings)

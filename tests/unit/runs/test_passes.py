@@ -363,6 +363,31 @@ def test_a_pass_is_remembered_and_repeated(store: Store, workshop: Workshop) -> 
     assert len(finished.plan.done) == 2
 
 
+def test_runs_that_other_commands_left_unfinished_are_told(
+    store: Store, workshop: Workshop, search: tuple[str, ...]
+) -> None:
+    words = (*search, "attacks.random_search.num_steps=3", out(store))
+    (wanted, *_) = campaign.preview(*words).todo
+    claim = store.claim(wanted.run_id, wanted.task.model_dump(mode="json"))
+    assert not isinstance(claim, str)
+    with claim:
+        pass  # given back without a step
+    notes: list[str] = []
+
+    class Listener(campaign.Watcher):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    campaign.run(*search, SHORT, out(store), watcher=Listener(), workshop=workshop)
+    (said,) = notes
+    assert "unfinished runs of other commands: 1" in said
+    assert f"{wanted.run_id}, differs in attack.options.num_steps: stored 3, now 2)" in said
+    assert f"adversariallm resume {store.root} --all" in said
+    notes.clear()
+    campaign.run(*words, watcher=Listener(), workshop=workshop)
+    assert notes == []
+
+
 # With workers
 
 
