@@ -401,18 +401,20 @@ def test_paragraphs_cross_once_in_so_many_generations() -> None:
 
 
 def test_the_names_in_the_seeds_are_never_replaced() -> None:
+    """Nor is the word of the request's slot."""
     planted = PlantedModel()
-    rows = json.dumps([f"story {k} is told by ChatGPT of Modelkeeper" for k in range(3)])
-    nouns = "00000001 03 n 03 story 0 river 0 garden 0 000 | ours\n"
+    row = "good bread is told by ChatGPT of Modelkeeper for [PROMPT]"
+    nouns = "00000001 03 n 04 bread 0 river 0 garden 0 prompt 0 000 | ours\n"
     assets = {a: "" for a in autodan.WORDNET.values()}
-    assets |= {autodan.SEEDS: rows, autodan.WORDNET["noun"]: nouns}
+    rows = [row, row.replace("bread", "story"), row.replace("bread", "music")]
+    assets |= {autodan.SEEDS: json.dumps(rows), autodan.WORDNET["noun"]: nouns}
     steps = hierarchical_run(
         planted, assets, variant="hga", model_name="River", developer="garden", crossover=1.0,
-        num_steps=6,
+        num_steps=6, num_elites=0.0,
     )  # fmt: skip
     for step in steps[1:]:
         text = step.model_input[-1]["content"]
-        assert text.startswith("story ") and "told by River of garden [PROMPT]: write" in text
+        assert "told by River of garden for [PROMPT] [PROMPT]: write" in text
 
 
 def test_only_hga_asks_for_the_thesaurus() -> None:
