@@ -114,6 +114,9 @@ def setting_of(document: Document) -> Setting:
     origin = document["config"].get("parent")
     if origin is not None:  # which run it started from differs from item to item
         config["parent"] = {"kind": origin["kind"]}
+    imported = config.get("imported", {})
+    if "setting" in imported:  # the rest names the file and what is of this run alone
+        config["imported"] = {k: imported[k] for k in ("format", "setting")}
     if len(fitted.get("ids", ())) > 1:  # a universal attack: its fit set is part of what it is
         config["fit"] = fitted
     defense = "+".join(filter(None, map(_name, document["config"].get("defense") or ())))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from adversariallm.core.errors import DataError, UnknownNameError
+from adversariallm.evaluation.facts import distinct_labels, group_by_setting
 from adversariallm.evaluation.fakes import fake_document
 from adversariallm.evaluation.success import rate
 from adversariallm.evaluation.trials import trials_of
@@ -465,3 +466,45 @@ def test_redacted_imports_keep_test_cases_and_verdicts(tmp_path: Path) -> None:
         False,
         False,
     ]
+
+
+def test_table6_files_of_one_setting_stay_together_with_ids_and_seeds(tmp_path: Path) -> None:
+    documents = [
+        fake_document([[float(hit)]], behavior=b, seed=seed, attack=attack, defense="smooth_llm")
+        for attack, hits in (("direct", (0, 0)), ("gcg", (0, 1)))
+        for seed in (0, 1)
+        for b, hit in zip(("b0", "b1"), hits, strict=True)
+    ]
+    writer("table6")(documents, tmp_path / "out")
+    back = _through_store(tmp_path, reader("table6")(tmp_path / "out"))
+    groups = {setting.attack: (setting, group) for setting, group in group_by_setting(back)}
+    assert set(groups) == {"direct", "gcg"}
+    for attack, (setting, group) in groups.items():
+        ours = [d for d in documents if d["config"]["attack"]["name"] == attack]
+        facts = [(d["runs"][0]["behavior"]["id"], d["config"]["seed"]) for d in group]
+        assert sorted(facts) == [("b0", 0), ("b0", 1), ("b1", 0), ("b1", 1)]
+        assert setting.defense == "smooth_llm"
+        assert rate(trials_of(group, JUDGE)).interval == rate(trials_of(ours, JUDGE)).interval
+    assert len(distinct_labels([s for s, _ in groups.values()])) == 2
+    again = writer("table6")(back, tmp_path / "again")
+    texts = [
+        sorted(p.read_text() for p in (tmp_path / n).rglob("run.json")) for n in ("out", "again")
+    ]
+    assert len(again) == 8 and texts[0] == texts[1]
+
+
+def test_table6_files_of_the_papers_tool_name_equal_prompts_alike(tmp_path: Path) -> None:
+    for number, prompt in enumerate(("ask", "ask", "other")):
+        data = json.loads(json.dumps(TABLE6))
+        data["config"]["attack_params"]["seed"] = number
+        data["runs"][0]["original_prompt"][0]["content"] = prompt
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "run.json").write_text(json.dumps(data))
+    documents = reader("table6")(tmp_path)
+    ids = [d["runs"][0]["behavior"]["id"] for d in documents]
+    assert ids[0] == ids[1] != ids[2]
+    assert [d["config"]["seed"] for d in documents] == [0, 1, 2]
+    assert len(group_by_setting(documents)) == 1
+    data["config"]["attack_params"]["num_steps"] = 9
+    (tmp_path / "2" / "run.json").write_text(json.dumps(data))
+    assert len(group_by_setting(reader("table6")(tmp_path))) == 2

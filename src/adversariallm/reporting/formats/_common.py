@@ -30,6 +30,7 @@ def imported_document(
     source: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     defense: str | None = None,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """A run document for results that were made elsewhere.
 
@@ -39,9 +40,11 @@ def imported_document(
         attack: the attack's name as the file gives it.
         dataset: name of the behaviors.
         runs: one entry per behavior and test case.
-        source: what else is needed to write the same file again.
+        source: what else is needed to write the same file again. With a key `setting` the file says
+            itself which runs belong together: those of equal `setting`.
         options: the attack's options, where the file gives them.
         defense: the defense's name.
+        seed: the seed, where the file gives it.
     """
     ids = [r.behavior["id"] for r in runs]
     content = [r.model_dump(mode="json", exclude={"steps": {"__all__": {"scores"}}}) for r in runs]
@@ -51,7 +54,7 @@ def imported_document(
         "models": [{"identity": {"name": model, "weights": "unknown"}}],
         "defense": [{"name": defense, "version": 0, "options": {}}] if defense else [],
         "fit": {"dataset": dataset, "content_hash": "imported", "ids": ids, "keys": ids},
-        "seed": 0,
+        "seed": seed,
     }
     document = RunDocument(
         run_id=stable_hash(config),

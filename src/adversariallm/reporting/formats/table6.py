@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adversariallm.core.config import stable_hash
 from adversariallm.core.errors import DataError
 from adversariallm.core.records import BehaviorRun, CompletionRecord, StepRecord
 from adversariallm.evaluation.facts import Document, setting_of
@@ -22,6 +23,10 @@ from adversariallm.reporting.formats._common import (
     write_json,
 )
 
+_OF_A_RUN = (
+    "model", "attack", "attack_params", "attack_version", "dataset", "dataset_params",
+    "fit", "evaluated", "seed", "parent",
+)  # fmt: skip
 STEP_KEYS = (
     "step",
     "model_completions",
@@ -52,9 +57,11 @@ def _document(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict) or not {"config", "runs"} <= data.keys():
         raise DataError(f"{path} is no run.json of Table 6: expected the keys config and runs")
     config = data["config"] if isinstance(data["config"], dict) else {}
+    options = dict(config.get("attack_params") or {})
+    seed = config["seed"] if "seed" in config else options.pop("seed", 0)
     runs = [
-        _run(run, f"{config.get('dataset', 'item')}_{i}", path)
-        for i, run in enumerate(data["runs"])
+        _run(run, name, path)
+        for run, name in zip(data["runs"], _ids(config, data["runs"]), strict=True)
     ]
     return imported_document(
         form="table6",
@@ -62,12 +69,44 @@ def _document(path: Path) -> dict[str, Any]:
         attack=_name(config, "attack"),
         dataset=_name(config, "dataset"),
         runs=runs,
-        options=config.get("attack_params") or {},
+        options=options,
+        defense=_defense(config),
+        seed=seed if isinstance(seed, int) else 0,
         source={
             "config": data["config"],
+            "setting": _setting(config),
             **{k: v for k, v in data.items() if k not in ("config", "runs")},
         },
     )
+
+
+def _ids(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Ids of the items as our own files tell them; else equal prompts get equal ids.
+
+    So the same item of another file, attack or seed has the same id and can be compared.
+    """
+    used = config.get("evaluated") or config.get("fit")
+    known = used.get("ids") if isinstance(used, dict) else None
+    if isinstance(known, list) and len(known) == len(runs):
+        return [str(name) for name in known]
+    dataset = _name(config, "dataset")
+    prompts = [run.get("original_prompt") for run in runs]
+    return [f"{dataset}_{stable_hash(prompt, 8)}" for prompt in prompts]
+
+
+def _setting(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file's configuration says besides its names, its items and its seed."""
+    rest = {k: v for k, v in config.items() if k not in _OF_A_RUN}
+    if isinstance(config.get("parent"), dict):
+        rest["parent"] = {"kind": config["parent"].get("kind")}
+    return rest
+
+
+def _defense(config: Mapping[str, Any]) -> str | None:
+    found = config.get("defense")
+    rows = found if isinstance(found, list) else [found] if found else []
+    names = [str(row.get("name", "unknown")) if isinstance(row, dict) else str(row) for row in rows]
+    return "+".join(names) or None
 
 
 def _name(config: Mapping[str, Any], key: str) -> str:
@@ -168,7 +207,7 @@ def plain(document: Document, judge: str | None = None) -> dict[str, Any]:
     if not original:
         config |= {"model": names.model, "attack": names.attack, "dataset": names.dataset}
     rest = (
-        {k: v for k, v in source.items() if k not in ("config", "format", "content")}
+        {k: v for k, v in source.items() if k not in ("config", "format", "content", "setting")}
         if original
         else {"total_time": document.get("total_time", 0.0)}
     )
