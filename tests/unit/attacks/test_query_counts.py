@@ -57,12 +57,12 @@ def test_gcg_towards_the_ablated_answer_adds_one_answer_to_gcg() -> None:
     assert queries(document) == 1 + 1 + sum(1 + n for n in kept(document))
 
 
-def test_ample_gcg_asks_the_prompter_for_each_distinct_beginning_and_nobody_else() -> None:
+def test_ample_gcg_asks_the_prompter_once_for_each_suffix_and_nobody_else() -> None:
     document = run(
         "ample_gcg", tiny_model("llama"), [behaviors()[0]],
         options={"num_suffixes": 4, "num_tokens": 3, "diversity_penalty": 50.0},
     )  # fmt: skip
-    assert queries(document, "prompter") == 1 + 4 + 4  # at first all groups continue the prompt
+    assert queries(document, "prompter") == 4
     assert queries(document) == 0
 
 
