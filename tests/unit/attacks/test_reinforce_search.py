@@ -223,6 +223,17 @@ def test_a_greedy_reward_below_the_threshold_may_be_given_up_again() -> None:
         assert step.note["accepted"] and not state["secured"]
 
 
+def test_the_seed_is_the_target_continued_greedily_to_the_full_length() -> None:
+    model = tiny_model("llama")
+    behavior = behaviors()[0]
+    target = list(model.chat.segments(behavior.conversation, target=behavior.target).target_ids)
+    for step, state in states(LengthJudge(), num_steps=1):
+        begun = ModelInput(behavior.conversation, (*step.model_input_tokens, *target))
+        room = GenerationConfig(max_new_tokens=12 - len(target))
+        (reply,) = model.generate([begun], room, [Rng.root(0)])
+        assert named(state, "seed")["ids"] == target + list(reply.ids)
+
+
 def test_the_remembered_answer_keeps_its_rewards_and_is_not_judged_again() -> None:
     class Restless:
         """Never gives an answer the same reward twice."""
