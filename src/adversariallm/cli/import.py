@@ -9,7 +9,10 @@ import typer
 
 
 def command(
-    source: Annotated[Path, typer.Argument(help="file (table6: file or folder)")],
+    source: Annotated[
+        Path,
+        typer.Argument(help="A file; also a folder of jailbreakbench, harmbench or table6 files."),
+    ],
     form: Annotated[
         str, typer.Option("--from", help="jailbreakbench, harmbench, table6, csv, jsonl")
     ],

@@ -508,3 +508,20 @@ def test_table6_files_of_the_papers_tool_name_equal_prompts_alike(tmp_path: Path
     data["config"]["attack_params"]["num_steps"] = 9
     (tmp_path / "2" / "run.json").write_text(json.dumps(data))
     assert len(group_by_setting(reader("table6")(tmp_path))) == 2
+
+
+@pytest.mark.parametrize("form", ["harmbench", "jailbreakbench"])
+def test_the_folder_of_an_export_is_read_back_whole(tmp_path: Path, form: str) -> None:
+    documents = [
+        fake_document([[score]], attack=attack) for attack, score in (("gcg", 1.0), ("direct", 0.0))
+    ]
+    writer(form)(documents, tmp_path / "out")
+    back = reader(form)(tmp_path / "out")
+    rates = {
+        setting.attack.split("-")[0]: rate(trials_of(group, f"{form}_labels")).value
+        for setting, group in group_by_setting(back)
+    }
+    assert rates == {"gcg": 1.0, "direct": 0.0}
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="empty"):
+        reader(form)(tmp_path / "empty")

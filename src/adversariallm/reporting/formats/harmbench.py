@@ -48,33 +48,55 @@ def read(
 
     Args:
         path: JSON of `{BehaviorID: [...]}`, or a folder with `results.json`, `completions.json` or
-            `test_cases.json`, of which the first is read.
+            `test_cases.json`, of which the first is read, or a folder of such folders.
         behaviors: HarmBench's behaviors CSV, for goals, categories and contexts; the id is the goal
             without it.
         model: the model that answered; the file does not say.
-        attack: the attack that made the cases.
+        attack: the attack that made the cases; of several folders each has its own name.
 
     Raises:
         DataError: another layout.
     """
-    if path.is_dir():
-        path = next((path / name for name in FILES if (path / name).is_file()), path / FILES[0])
+    facts = _behaviors(behaviors) if behaviors else {}
+    found = _files(path)
+    by_folder = len(found) > 1 and attack == "unknown"
+    return [
+        _document(file, facts, model, file.parent.name if by_folder else attack) for file in found
+    ]
+
+
+def _files(path: Path) -> list[Path]:
+    """The file to read in a folder, or in each of its folders as `write` leaves them."""
+    if not path.is_dir():
+        return [path]
+    places = [path, *sorted(p for p in path.iterdir() if p.is_dir())]
+    found = {
+        place: file
+        for place in places
+        for file in reversed([place / name for name in FILES])
+        if file.is_file()
+    }
+    if not found:
+        raise DataError(f"{path} and its folders hold none of {', '.join(FILES)}")
+    return [found[path]] if path in found else list(found.values())
+
+
+def _document(
+    path: Path, facts: Mapping[str, Mapping[str, str]], model: str, attack: str
+) -> dict[str, Any]:
     data = read_json(path)
     if not isinstance(data, dict) or not all(isinstance(v, list) for v in data.values()):
         raise DataError(f"{path} is no HarmBench file: expected lists by behavior id")
-    facts = _behaviors(behaviors) if behaviors else {}
     runs = [_run(name, case, facts, path) for name, cases in data.items() for case in cases]
     names = {"behaviors_without_cases": [n for n, cases in data.items() if not cases]}
-    return [
-        imported_document(
-            form="harmbench",
-            model=model,
-            attack=attack,
-            dataset="harmbench",
-            runs=runs,
-            source={k: v for k, v in names.items() if v},
-        )
-    ]
+    return imported_document(
+        form="harmbench",
+        model=model,
+        attack=attack,
+        dataset="harmbench",
+        runs=runs,
+        source={k: v for k, v in names.items() if v},
+    )
 
 
 def _behaviors(path: Path) -> dict[str, dict[str, str]]:

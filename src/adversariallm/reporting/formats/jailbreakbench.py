@@ -48,11 +48,22 @@ _USED = ("index", "goal", "behavior", "category", "prompt", "response", "jailbro
 
 
 def read(path: Path, **_: Any) -> list[dict[str, Any]]:
-    """Read one artifact file; its verdicts become the judge `jailbreakbench_labels`.
+    """Read an artifact, or all below a folder; verdicts become the judge `jailbreakbench_labels`.
 
     Raises:
-        DataError: the file is no artifact.
+        DataError: a file is no artifact, or there is none.
     """
+    if not path.is_dir():
+        return [_document(path)]
+    found = [p for p in sorted(path.rglob("*.json")) if p.parent.name in THREATS]
+    if not found:
+        raise DataError(
+            f"{path} holds no artifact: expected MODEL.json in a folder {', '.join(THREATS)}"
+        )
+    return [_document(file) for file in found]
+
+
+def _document(path: Path) -> dict[str, Any]:
     data = read_json(path)
     if not isinstance(data, dict) or not {"parameters", "jailbreaks"} <= data.keys():
         raise DataError(
@@ -60,18 +71,16 @@ def read(path: Path, **_: Any) -> list[dict[str, Any]]:
         )
     parameters = data["parameters"]
     runs = [_run(row, path, i) for i, row in enumerate(data["jailbreaks"])]
-    return [
-        imported_document(
-            form="jailbreakbench",
-            model=str(parameters.get("model")),
-            attack=str(parameters.get("method")),
-            dataset="jailbreakbench",
-            defense=parameters.get("defense"),
-            runs=runs,
-            options=parameters.get("method_parameters") or {},
-            source={"parameters": parameters},
-        )
-    ]
+    return imported_document(
+        form="jailbreakbench",
+        model=str(parameters.get("model")),
+        attack=str(parameters.get("method")),
+        dataset="jailbreakbench",
+        defense=parameters.get("defense"),
+        runs=runs,
+        options=parameters.get("method_parameters") or {},
+        source={"parameters": parameters},
+    )
 
 
 def _run(row: Mapping[str, Any], path: Path, place: int) -> BehaviorRun:
