@@ -325,7 +325,8 @@ class Meter:
                     "FLOPs of a local role (budget.ROLE.flops)"
                 )
             if value >= allowed or (name == "queries" and value + queries > allowed):
-                raise BudgetExceededError(prefix + name, allowed, value)
+                wanted = queries if name == "queries" else 0
+                raise BudgetExceededError(prefix + name, allowed, value, wanted)
 
     def take(self) -> Ledgers:
         """The ledgers since the last `take`: those of the step that ends here."""

@@ -72,9 +72,18 @@ class TemplateError(ModelError):
 class BudgetExceededError(AdversariaLLMError):
     """A limit of the budget is reached; the run stops and keeps its finished steps."""
 
-    def __init__(self, limit: str, allowed: float, used: float) -> None:
-        """Build the message from the name of the limit, its value and what is used so far."""
-        super().__init__(f"budget.{limit}={allowed:g} is reached ({used:g} used)")
+    def __init__(self, limit: str, allowed: float, used: float, wanted: float = 0) -> None:
+        """Build the message.
+
+        Args:
+            limit: its name.
+            allowed: its value.
+            used: what is used so far.
+            wanted: what the next call needs, where that is why it stops short of the limit.
+        """
+        left = f"; the next call needs {wanted:g}, {allowed - used:g} are left"
+        more = left if used < allowed and wanted else ""
+        super().__init__(f"budget.{limit}={allowed:g} is reached ({used:g} used{more})")
         self.limit, self.allowed, self.used = limit, allowed, used
 
 

@@ -15,11 +15,18 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from adversariallm.core.errors import ConfigError
+from adversariallm.core.errors import ConfigError, UnknownNameError
 from adversariallm.core.rng import Rng
 from adversariallm.evaluation.budgets import unknown_cost
 from adversariallm.evaluation.curves import Axis, Spend, spent, value_at
-from adversariallm.evaluation.facts import Document, Setting, differences, setting_of
+from adversariallm.evaluation.facts import (
+    Document,
+    Setting,
+    differences,
+    judge_view,
+    judges_of,
+    setting_of,
+)
 from adversariallm.evaluation.intervals import Interval, wilson
 from adversariallm.evaluation.success import When, outcomes
 from adversariallm.evaluation.trials import Floats, Trial, trials_of
@@ -138,7 +145,7 @@ def require_comparable(
             f"{a.label} and {b.label} are not comparable: they differ in {shown}{more}. "
             "Compare runs that differ in the attack, the model or the defense alone, "
             "or allow the difference: "
-            f"allow={sorted({p.split('.')[0] for p in refused})}"
+            + " ".join(f"--allow {name}" for name in sorted({p.split(".")[0] for p in refused}))
         )
     return subject, tuple(rest)
 
@@ -174,8 +181,10 @@ def compare(
         level: nominal coverage.
 
     Raises:
-        ConfigError: not comparable, not judged by this judge, or no behavior in common.
+        ConfigError: not comparable, not judged by this judge, or nothing can be paired; it says
+            what is missing.
     """
+    require_judge(judge, [*documents_a, *documents_b])
     a, b = _one_setting(documents_a), _one_setting(documents_b)
     subject, allowed = require_comparable(a, b, allow=allow)
     sides = []
@@ -195,14 +204,7 @@ def compare(
     names = _names(a, b, subject)
     pairs, only_a, only_b = _pairs(sides[0], sides[1], when, at)
     if not pairs:
-        for trial in (t for side in sides for t in side if at and len(t.steps)):
-            if at and np.isnan(spent(trial, at.axis, at.spend)).any():
-                raise ConfigError(f"run {trial.run_id}: {unknown_cost(at.axis)}")
-        for name, side in zip(names, sides, strict=True):
-            _require_scores(name, side, judge)
-        raise ConfigError(
-            f"{names[0]} and {names[1]} have no scored behavior in common: nothing can be paired"
-        )
+        raise ConfigError(_why_unpaired(names, sides, judge, at))
     x, y = (np.array(column) for column in zip(*pairs, strict=True))
     p_value, test = paired_test(y - x, rng)
     return Comparison(
@@ -229,13 +231,51 @@ def compare(
     )
 
 
-def _require_scores(name: str, trials: Sequence[Trial], judge: str) -> None:
-    """Refuse a side of which nothing is scored, with the reason."""
-    if all(np.isnan(t.scores).all() for t in trials):
-        raise ConfigError(
-            f"{name}: {judge} scored none of its {sum(t.completions for t in trials)} answers; "
-            f"judge them first: adversariallm judge out=STORE judge={trials[0].judge.name}"
+def require_judge(judge: str, documents: Sequence[Document]) -> None:
+    """Refuse a judge that scored nothing here and that is not installed either.
+
+    Raises:
+        UnknownNameError: with the nearest names.
+    """
+    from judgezoo import Judge
+
+    scored = judges_of(documents)
+    if judge not in scored and judge_view(judge).name not in Judge.available():
+        raise UnknownNameError("judge", judge, {*scored, *Judge.available()})
+
+
+def _why_unpaired(
+    names: Sequence[str], sides: Sequence[Sequence[Trial]], judge: str, at: At | None
+) -> str:
+    """Why no behavior of two sides can be paired, and what to do."""
+    for trial in (t for side in sides for t in side if at and len(t.steps)):
+        if at and np.isnan(spent(trial, at.axis, at.spend)).any():
+            return f"run {trial.run_id}: {unknown_cost(at.axis)}"
+    for name, side in zip(names, sides, strict=True):
+        if all(np.isnan(t.scores).all() for t in side):
+            return (
+                f"{name}: {judge} scored none of its {sum(t.completions for t in side)} answers; "
+                f"judge them first: adversariallm judge out=STORE judge={side[0].judge.name}"
+            )
+    both = f"{names[0]} and {names[1]}"
+    behaviors = [{t.behavior for t in side} for side in sides]
+    if not behaviors[0] & behaviors[1]:
+        return f"{both} have no behavior in common: nothing can be paired"
+    keys = [{(t.behavior, t.seed) for t in side} for side in sides]
+    if not keys[0] & keys[1]:
+        seeds = [", ".join(map(str, sorted({seed for _, seed in k}))) for k in keys]
+        return (
+            f"{both} have no seed in common (A has {seeds[0]}, B {seeds[1]}): runs are paired by "
+            "behavior and seed. Choose groups that share seeds"
         )
+    if at is None:
+        return f"{both} have no behavior that is scored on both sides: nothing can be paired"
+    return (
+        f"{both} have no behavior with a scored answer on both sides within {at.budget:.6g} "
+        f"{at.axis}: at that budget the answers of one side are not made yet, as with "
+        f"completions=last. Give a larger budget, as in --at {at.axis}=BUDGET, or make the answers "
+        "of the earlier steps: adversariallm sample out=STORE completions=all"
+    )
 
 
 def _one_setting(documents: Sequence[Document]) -> Setting:

@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 from adversariallm.core.errors import ConfigError
 from adversariallm.core.rng import Rng
 from adversariallm.evaluation.budgets import largest_common_budget
-from adversariallm.evaluation.compare import At, Comparison, adjusted, compare
+from adversariallm.evaluation.compare import At, Comparison, adjusted, compare, require_judge
 from adversariallm.evaluation.curves import Axis
 from adversariallm.evaluation.facts import judges_of
 from adversariallm.evaluation.sensitivity import agreement, redo
@@ -39,6 +39,8 @@ def _judge(loaded: Sequence[Sequence[Mapping[str, Any]]], judge: str | None) -> 
     if judge is None and len(common) != 1:
         shown = ", ".join(sorted(common)) or "none"
         raise ConfigError(f"name the judge with --judge; judges that scored all groups: {shown}")
+    if judge is not None:
+        require_judge(judge, [d for group in loaded for d in group])
     return judge or common.pop()
 
 

@@ -59,11 +59,11 @@ def read_gate(path: Path) -> list[Rule]:
     """Read a YAML list of rules.
 
     Raises:
-        ConfigError: not readable, or a rule is wrong; the message names it.
+        ConfigError: not readable, no rule at all, or a rule is wrong; the message names it.
     """
     try:
         data = yaml.safe_load(path.read_text("utf-8"))
-        return TypeAdapter(list[Rule]).validate_python(data)
+        rules = TypeAdapter(list[Rule]).validate_python(data)
     except OSError as error:
         raise ConfigError(f"cannot read the gate {path}: {error.strerror}") from error
     except yaml.YAMLError as error:
@@ -71,6 +71,9 @@ def read_gate(path: Path) -> list[Rule]:
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise ConfigError(f"{path} is no list of gate rules: {problems}") from error
+    if not rules:
+        raise ConfigError(f"{path} has no rule, so it would pass whatever was measured: add one")
+    return rules
 
 
 def check_gate(

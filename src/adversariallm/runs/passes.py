@@ -196,7 +196,7 @@ def plan_pass(
             except (NeedsError, CorruptRunError) as error:
                 refused.append(Skipped(run_id[:8], str(error)))
     if refused and not planned:
-        raise NeedsError(refused[0].reason)
+        raise NeedsError(_first_reason(request, store, refused))
     shared.planner.finish(request)
     todo, skipped = [], refused
     for found in planned.values():
@@ -209,6 +209,22 @@ def plan_pass(
     notes = (*request.notes, *shared.planner.notes)
     plan = Plan(tuple(one for group in ordered for one in group), tuple(skipped), notes)
     return plan, store, settings
+
+
+def _first_reason(request: Request, store: Store, refused: Sequence[Skipped]) -> str:
+    """Why the first run was refused of those whose attack was spoken of, and how many there are."""
+    spoken = {key.split(".")[1] for key in request.typed if key.startswith("attacks.")}
+
+    def about(skipped: Skipped) -> bool:
+        try:
+            run_id = _whole_id(store, list(store.runs()), skipped.label)
+            return store.header(run_id)["config"]["attack"]["name"] in spoken
+        except StoreError:
+            return False
+
+    first = next(filter(about, refused), refused[0]) if spoken else refused[0]
+    more = f" ({len(refused)} runs are refused in all)" if len(refused) > 1 else ""
+    return first.reason + more
 
 
 def _planned(store: Store, source: str, spec: RunSpec, settings: Settings) -> Planned:

@@ -58,7 +58,8 @@ def test_queries_never_pass_their_limit() -> None:
     meter = Meter(Budget(queries=10), clock=Clock())
     meter.check("model", queries=8)
     meter.charge("model", Usage(queries=8))
-    with pytest.raises(BudgetExceededError, match=r"budget.queries=10 is reached \(8 used\)"):
+    said = r"queries=10 is reached \(8 used; the next call needs 3, 2 are left\)"
+    with pytest.raises(BudgetExceededError, match=said):
         meter.check("model", queries=3)
     meter.check("model", queries=2)
 

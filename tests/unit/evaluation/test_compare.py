@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adversariallm.core.errors import ConfigError
+from adversariallm.core.errors import ConfigError, UnknownNameError
 from adversariallm.core.rng import Rng
 from adversariallm.evaluation.compare import (
     At,
@@ -153,14 +153,21 @@ def test_unlike_things_are_refused_by_name_and_allowed_by_name() -> None:
     got = compare(a, b, JUDGE, rng=RNG, allow=["models"])
     assert got.allowed and got.name_b == "gcg"
     other = [dict(d, config=dict(d["config"], generation={"max_new_tokens": 64})) for d in b]
-    with pytest.raises(ConfigError, match="generation"):
+    with pytest.raises(ConfigError, match="generation.*--allow generation"):
         compare(_side([0.0], attack="direct", model="m2"), other, JUDGE, rng=RNG)
 
 
 def test_nothing_to_pair_or_to_read_is_an_error_with_the_reason() -> None:
     a = _side([0.0], attack="direct")
-    with pytest.raises(ConfigError, match="no scored behavior in common"):
+    with pytest.raises(ConfigError, match="no behavior in common"):
         compare(a, [fake_document([[1.0]], behavior="other")], JUDGE, rng=RNG)
+    with pytest.raises(ConfigError, match=r"no seed in common \(A has 0, B 3\)"):
+        compare(a, _side([1.0], seed=3), JUDGE, rng=RNG)
+    late = [fake_document([[None], [1.0]], behavior="b0", queries=10)]
+    with pytest.raises(ConfigError, match=r"within 12 queries.*Give a larger budget"):
+        compare(a, late, JUDGE, rng=RNG, at=At("queries", 12))
+    with pytest.raises(UnknownNameError, match="Did you mean 'refusal_prefix'"):
+        compare(a, _side([1.0]), "refusal_prefx", rng=RNG)
     with pytest.raises(ConfigError, match="measures nothing"):
         compare(a, _side([1.0]), "exact_match", rng=RNG)
     with pytest.raises(ConfigError, match="one setting; found no runs: select"):

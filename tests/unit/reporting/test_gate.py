@@ -66,6 +66,7 @@ def test_gate_file_and_junit(tmp_path: Path) -> None:
         ("- {name: a, measure: accuracy, max: 1, typo: 2}", "typo"),
         ("{", "not YAML"),
         ("x: 1", "no list of gate rules"),
+        ("[]", "has no rule"),
     ],
 )
 def test_wrong_gates_are_refused_by_name(tmp_path: Path, text: str, said: str) -> None:

@@ -267,6 +267,19 @@ def test_what_cannot_be_extended_is_said(
         passes.extend(out(store), *words)
 
 
+def test_the_reason_is_that_of_the_attack_that_was_spoken_of(
+    store: Store, workshop: Workshop, search: tuple[str, ...]
+) -> None:
+    other = ("attack=beast", "attacks.beast.num_tokens=1", "attacks.beast.k1=2")
+    campaign.run(*search[:-2], *other, "attacks.beast.k2=2", out(store), workshop=workshop)
+    for name, words in (
+        ("beast", "attacks.beast.num_tokens=1"),
+        ("random_search", "attacks.random_search.num_steps=2"),
+    ):
+        with pytest.raises(NeedsError, match=rf"attacks\.{name}\..*4 runs are refused in all"):
+            passes.extend(out(store), words, workshop=workshop)
+
+
 def test_an_attack_that_cannot_go_on_says_so(
     search: tuple[str, ...], workshop: Workshop, tmp_path: Path
 ) -> None:
