@@ -11,8 +11,10 @@ import torch
 
 from adversariallm.attacks import beast
 from adversariallm.attacks._kit.proposals import distinct_multinomial
+from adversariallm.attacks._kit.ranking import NOT_A_NUMBER
 from adversariallm.attacks._kit.slots import SlotProblem
 from adversariallm.core.budget import Ledgers
+from adversariallm.core.protocols import Logits, Losses
 from adversariallm.models.planted import PlantedModel
 from adversariallm.models.tiny import tiny_model
 from adversariallm.runs.stored import raisable
@@ -128,8 +130,6 @@ def test_the_nucleus_and_top_k_cut_the_proposals() -> None:
         chat = None
 
         def next_logits(self, inputs: Any, shared: int = 0) -> Any:
-            from adversariallm.core.protocols import Logits
-
             return Logits(logits)
 
     class Problem:
@@ -180,3 +180,16 @@ def test_a_single_beam_left_by_the_filter_still_draws_k2_tokens(
 def test_a_finished_search_can_be_extended() -> None:
     """`tests/contract/test_extension.py` then holds it to equal one that was longer at first."""
     assert raisable("beast") == "num_tokens"
+
+
+def test_a_beam_without_a_number_is_not_kept_even_where_there_is_room() -> None:
+    class Problem:
+        def losses(self, rows: Any) -> Any:
+            loss = torch.tensor([float("nan"), 2.0, 1.0][: len(rows)])
+            return Losses(loss, (), torch.zeros(len(rows), dtype=torch.bool))
+
+    attack = beast.Attack(beast.Config(k1=3))
+    beams, losses, flags = attack._best(Problem(), [(1,), (2,), (3,)])  # type: ignore[arg-type]
+    assert (beams, losses.tolist(), flags) == ([(3,), (2,)], [1.0, 2.0], (NOT_A_NUMBER,))
+    beams, _, flags = attack._best(Problem(), [(1,)])  # type: ignore[arg-type]
+    assert (beams, flags) == ([], (NOT_A_NUMBER,))
