@@ -93,6 +93,15 @@ def test_more_samples_and_budgets_are_taken_as_mappings(parts: Any) -> None:
     assert all(len(s.model_completions) == 3 for s in result.runs[0].steps)
 
 
+def test_all_missing_texts_are_named(
+    parts: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JUDGEZOO_CACHE", str(tmp_path))
+    wanted = "run: adversariallm assets fetch( refusal_direction/har[a-z_]+){4}$"
+    with pytest.raises(NeedsError, match=f"^4 texts by others are not at hand, .*{wanted}"):
+        adversariallm.load_attack("gcg_refusal").run(parts.model, parts.tokenizer, data())
+
+
 def test_mistakes_say_what_to_do(parts: Any) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'gcg'"):
         adversariallm.load_attack("gcgg")

@@ -24,6 +24,7 @@ from adversariallm.core.types import Behavior, Conversation
 from adversariallm.runs.execute import Resources, check_needs, execute
 from adversariallm.runs.judging import judge_rows
 from adversariallm.runs.lookups import asset_hash
+from adversariallm.runs.plan import hashes_of
 from adversariallm.runs.provenance import provenance
 from adversariallm.runs.runlog import MemoryLog
 from adversariallm.runs.settings import configure
@@ -150,7 +151,7 @@ class AttackRunner:
             seed=seed,
             budget=validated(Budget, budget, "budget"),
             helpers={role: _spec_of(m) for role, m in helpers.items()},
-            assets={a: asset_hash(a) for a in self.info.assets_of(self.config)},
+            assets=hashes_of(self.info.assets_of(self.config), asset_hash),
             amounts=validated(
                 Amounts, amounts, "amounts", {"num_return_sequences": decoding.num_return_sequences}
             ),

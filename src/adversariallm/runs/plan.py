@@ -397,17 +397,10 @@ class Planner:
         return found
 
     def _assets(self, names: Sequence[str]) -> dict[str, str]:
-        """SHA-256 of every text by others that is named."""
-        found: dict[str, str] = {}
-        problems: dict[str, str] = {}
-        for name in names:
-            try:
-                found[name] = self._once(("asset", name), partial(self.sources.asset, name))
-            except DataError as error:
-                problems[name] = str(error)
-        if problems:
-            raise NeedsError(_absent(problems))
-        return found
+        """SHA-256 of every text by others that is named; see `hashes_of`."""
+        return hashes_of(
+            names, lambda name: self._once(("asset", name), partial(self.sources.asset, name))
+        )
 
     def assets(self, shields: Sequence[Shield]) -> dict[str, str]:
         """SHA-256 of every text that the defenses need."""
@@ -583,15 +576,32 @@ def _fit_sets(info: AttackInfo, data: Dataset) -> tuple[_FitSet, ...]:
     return tuple(sets)
 
 
-def _absent(problems: Mapping[str, str]) -> str:
-    """What to say of texts that are not at hand, each with its own problem."""
-    first = next(iter(problems.values()))
-    if len(problems) == 1:
-        return first
-    return (
-        f"{len(problems)} texts by others are not at hand, the first because "
-        f"{first.partition('; run:')[0]}; run: adversariallm assets fetch {' '.join(problems)}"
-    )
+def hashes_of(names: Sequence[str], asset: Callable[[str], str]) -> dict[str, str]:
+    """SHA-256 of every text by others that is named.
+
+    Args:
+        names: ids of assets.
+        asset: gives the hash of one; see `Sources`.
+
+    Raises:
+        NeedsError: naming all that are not at hand, with the command that fetches them.
+    """
+    found: dict[str, str] = {}
+    problems: dict[str, str] = {}
+    for name in names:
+        try:
+            found[name] = asset(name)
+        except DataError as error:
+            problems[name] = str(error)
+    first = next(iter(problems.values()), "")
+    if len(problems) > 1:
+        raise NeedsError(
+            f"{len(problems)} texts by others are not at hand, the first because "
+            f"{first.partition('; run:')[0]}; run: adversariallm assets fetch {' '.join(problems)}"
+        )
+    if problems:
+        raise NeedsError(first)
+    return found
 
 
 def _check_needs(
