@@ -85,6 +85,9 @@ def test_inspect_steps_form_has_one_epoch_per_step_and_equal_inputs_equal_bytes(
     log = json.loads(path.read_text("utf-8"))
     assert log["eval"]["config"]["epochs"] == 2
     assert [s["metadata"]["step"] for s in log["samples"] if s["id"] == "b1"] == [0, 1]
+    assert (log["eval"]["created"][:10], log["eval"]["metadata"]["dates"][:10]) == (
+        "1970-01-01",
+    ) * 2
     (a,), (b,) = (writer("inspect")(_documents(), tmp_path / n) for n in "ab")
     assert a.read_bytes() == b.read_bytes()
 

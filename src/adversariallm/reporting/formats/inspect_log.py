@@ -2,7 +2,8 @@
 
 One file per setting. A sample is a behavior (and seed), an epoch is a sampled answer at the step
 that stands for the run; with `steps=True` an epoch is a step, for browsing a search. Unscored
-answers are NaN and counted.
+answers are NaN and counted. The schema wants dates; runs hold none, so that equal runs give equal
+files, and every log says 1970-01-01 and in its metadata why.
 
 Source: inspect_ai log schema, version 2 (read with inspect_ai 0.3).
 """
@@ -86,14 +87,13 @@ def _log(
     _number(samples)
     epochs = max((s["epoch"] for s in samples), default=1)
     ids = sorted({s["id"] for s in samples})
-    created = min(map(_created, group), default=NO_TIME)
     generation = setting.config.get("generation", {})
     shield = f"-behind-{setting.defense}" if setting.defense else ""
     identity = stable_hash([setting.key, steps], 22)  # equal ids would be one retried task
     evaluation: dict[str, Any] = {
         "eval_id": identity,
         "run_id": stable_hash([d["run_id"] for d in group], 22),
-        "created": created,
+        "created": NO_TIME,
         "task": f"{label}{shield}-{setting.dataset}".replace("_", "-"),
         "task_id": identity,
         "task_version": 0,
@@ -122,6 +122,7 @@ def _log(
         "config": {"epochs": epochs},
         "packages": {"adversariallm": version("adversariallm")},
         "metadata": {
+            "dates": "1970-01-01 is unknown: runs hold no date, so that equal runs are equal",
             "setting": setting.key,
             "runs": [d["run_id"] for d in group],
             "config": setting.config,
@@ -141,16 +142,9 @@ def _log(
             "completed_samples": len(samples),
             "scores": [_result(group, j, samples) for j in judges],
         },
-        "stats": {"started_at": created, "completed_at": created, "model_usage": {}},
+        "stats": {"started_at": NO_TIME, "completed_at": NO_TIME, "model_usage": {}},
     }
     return header, samples
-
-
-def _created(document: Document) -> str:
-    found = document.get("execution", {}).get("started") or document.get("provenance", {}).get(
-        "time"
-    )
-    return found if isinstance(found, str) and len(found) >= 19 else NO_TIME
 
 
 def _number(samples: list[dict[str, Any]]) -> None:
