@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,12 @@ def test_the_threat_model_is_what_the_attack_needs(tmp_path: Path) -> None:
     moved["resolved"]["parent"] = {"made_for": "other"}
     (name,) = _artifacts([moved], tmp_path)
     assert name.split("/")[1] == "transfer"
+    other = fake_document([[0.0]], attack="gcg", options={"of_another_program": 1})
+    assert list(_artifacts([other], tmp_path)) == ["gcg/white_box/toy.json"]
     foreign = fake_document([[0.0]], attack="hand")
-    with pytest.raises(DataError, match=r"'hand' is not known .* --threat: white_box"):
+    with pytest.raises(
+        DataError, match=r"'hand' is not known here; say it with --threat: white_box"
+    ):
         _artifacts([foreign], tmp_path)
     assert list(_artifacts([foreign], tmp_path, threat="manual")) == ["hand/manual/toy.json"]
 
@@ -123,9 +128,11 @@ def _share(paths: list[Path]) -> float:
 
 
 def test_harmbench_leaves_an_unscored_answer_without_a_label(tmp_path: Path) -> None:
-    paths = writer("harmbench")([fake_document([[1.0, None]])], tmp_path)
+    document = fake_document([[1.0, None, math.nan]])
+    document["runs"][0]["steps"][0]["scores"][JUDGE]["p_harmful"].append(1.0)  # of no answer
+    paths = writer("harmbench")([document], tmp_path)
     table = json.loads(next(p for p in paths if p.name == "results.json").read_text())
-    assert [case.get("label") for case in table["b0"]] == [1, None]
+    assert [case.get("label") for case in table["b0"]] == [1, None, None]
 
 
 def test_a_bundle_refuses_what_it_would_ignore(tmp_path: Path, capsys: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -135,9 +136,11 @@ def verdicts(step: Mapping[str, Any], judge: str) -> list[bool | None]:
 
 
 def scores_of(step: Mapping[str, Any], judge: str) -> list[float | None]:
-    """One value of the judge's score key per completion."""
+    """One value of the judge's score key per completion; None where there is no number."""
     column = step["scores"].get(judge, {}).get(judge_view(judge).score_key, [])
-    return [*column, *[None] * (len(step["model_completions"]) - len(column))]
+    count = len(step["model_completions"])
+    known = [None if v is None or not math.isfinite(v) else v for v in column[:count]]
+    return [*known, *[None] * (count - len(known))]
 
 
 def prompt_text(step: Mapping[str, Any]) -> str | None:

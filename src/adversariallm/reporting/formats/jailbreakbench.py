@@ -200,12 +200,15 @@ def _needed(setting: Setting) -> str:
     attack = setting.config["attack"]
     try:
         module = ATTACKS.load(attack["name"])
-        needs = module.INFO.with_options(module.Config(**attack.get("options", {}))).needs
-    except (ConfigError, TypeError, ValueError) as error:
+    except ConfigError as error:
         raise DataError(
-            f"the threat model of attack {attack['name']!r} is not known here ({error}); "
+            f"the threat model of attack {attack['name']!r} is not known here; "
             f"say it with --threat: {', '.join(THREATS)}"
         ) from error
+    try:
+        needs = module.INFO.with_options(module.Config(**attack.get("options", {}))).needs
+    except (TypeError, ValueError):  # options of another program's attack of this name
+        needs = module.INFO.needs
     return "white_box" if needs & _INSIDE else "black_box"
 
 
