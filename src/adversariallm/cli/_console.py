@@ -6,6 +6,7 @@ Text from models, datasets and errors passes through `clean`; nothing is read as
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 import time
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 
 
 SILENCE_S = 30.0  # after so long without a line, a step of a run is worth one
+SETTING_UP = "loading models, preparing the first step"
+LENGTHS: tuple[tuple[str, ...], ...] = (
+    ("num_steps",), ("num_suffixes",), ("num_tokens",), ("num_streams", "num_iterations"),
+    ("depth", "width"), ("num_trials", "max_turns"), ("num_actors", "num_questions"),
+)  # fmt: skip
+"""Options whose product is how many steps a run has at most; the first that an attack has."""
 
 
 def clean(text: str) -> str:
@@ -92,7 +99,12 @@ class Reporter(Watcher):
         self._live = not quiet and sys.stdout.isatty()
         self._total = self._done = 0
         self._parts: dict[str, float] = {}  # how far the runs in progress are
+        self._given: dict[str, float] = {}  # how far they were when they were taken up
+        self._earlier = 0.0  # what runs that ended had been given
+        self._lengths: dict[str, int] = {}  # steps of ended runs, where the options do not tell
         self._start = self._spoke = time.monotonic()
+        self._latest = ""
+        self._over: threading.Event | None = None
 
     def __enter__(self) -> Reporter:
         """Start showing."""
@@ -125,17 +137,22 @@ class Reporter(Watcher):
         shown = " ".join(f"{k} {_short(v)}" for k, v in event.values.items() if v is not None)
         text = clean(f"{task.spec.attack.name} {event.kind} {event.step} {shown}")
         with self._lock:
-            self._parts[task.spec.label] = _share(task, event)
+            share = self._share(task, event)
+            self._parts[task.spec.label] = share
+            if event.kind == "resumed":
+                self._given[task.spec.label] = share
+            self._latest = text
             if self._bar is not None and self._task is not None:
                 completed = self._done + sum(self._parts.values())
                 self._bar.update(self._task, completed=completed, detail=text[:60])
             elif not self._quiet and time.monotonic() - self._spoke > SILENCE_S:
-                self._say(f"[{self._done}/{self._total}] {text}")
+                self._say(f"[{self._where()}] {text}")
 
     def outcome(self, outcome: Outcome) -> None:
         """Advance; a run that failed is told at once."""
         with self._lock:
             self._parts.pop(outcome.label, None)
+            self._earlier += self._given.pop(outcome.label, 0.0)
         text = f"{outcome.ending}: {outcome.label}"
         if outcome.detail and outcome.detail != "done":
             text += f" ({outcome.detail})"
@@ -159,8 +176,13 @@ class Reporter(Watcher):
     def _begin(self, what: str, total: int) -> None:
         self._finish_bar()
         self._total, self._done, self._start = total, 0, time.monotonic()
-        self._parts = {}
+        self._parts, self._given, self._earlier = {}, {}, 0.0
+        self._latest = SETTING_UP if what == "runs" else what
         if not self._live or not total:
+            if total and not self._quiet:
+                self._spoke = time.monotonic()
+                self._over = threading.Event()
+                threading.Thread(target=self._beat, args=(self._over,), daemon=True).start()
             return
         from rich.progress import (
             BarColumn,
@@ -176,10 +198,42 @@ class Reporter(Watcher):
             TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn(),
             TextColumn("{task.fields[detail]}", markup=False), console=console(), transient=True,
         )  # fmt: skip
-        self._task = self._bar.add_task(what, total=total, detail="")
+        self._task = self._bar.add_task(what, total=total, detail=self._latest)
         self._bar.start()
 
+    def _beat(self, over: threading.Event) -> None:
+        """Say that something is going on where no step ends for long."""
+        while not over.wait(max(0.05, SILENCE_S / 3)):
+            with self._lock:
+                silent = time.monotonic() - self._spoke
+                if not over.is_set() and silent > 2 * SILENCE_S:
+                    self._say(f"[{self._where()}] {self._latest} (no news for {duration(silent)})")
+
+    def _where(self) -> str:
+        """How many runs are done, and the time left as far as the work until now tells."""
+        done = self._done + sum(self._parts.values())
+        worked = done - sum(self._given.values()) - self._earlier
+        if worked <= 0:
+            return f"{self._done}/{self._total}"
+        left = (time.monotonic() - self._start) / worked * (self._total - done)
+        return f"{self._done}/{self._total}, about {duration(left)} left"
+
+    def _share(self, task: RunTask, event: Event) -> float:
+        """How much of a run is behind it, as far as its length is known; 1 when it is done."""
+        attack = task.spec.attack
+        known = f"{attack.name} {sorted(attack.options.items())}"
+        if event.kind == "done":
+            self._lengths[known] = event.step
+            return 1.0
+        if event.kind == "completions":
+            return 0.9
+        length = _length(attack.options) or self._lengths.get(known)
+        return 0.0 if length is None else 0.9 * min(1.0, (event.step + 1) / (length + 1))
+
     def _finish_bar(self) -> None:
+        if self._over is not None:
+            self._over.set()
+            self._over = None
         if self._bar is not None:
             self._bar.stop()
             self._bar = self._task = None
@@ -195,9 +249,7 @@ class Reporter(Watcher):
             elif problem:
                 print(clean(text), file=sys.stderr, flush=True)
             elif text and not self._quiet and self._worth_a_line():
-                passed = time.monotonic() - self._start
-                left = passed / self._done * (self._total - self._done)
-                self._say(f"[{self._done}/{self._total}, about {duration(left)} left] {text}")
+                self._say(f"[{self._where()}] {text}")
 
     def _say(self, text: str) -> None:
         self._spoke = time.monotonic()
@@ -224,14 +276,14 @@ def say_skipped(rows: Sequence[tuple[str, str]], limit: int = 3) -> None:
             say(f"skipped: {len(found) - limit} more like this")
 
 
-def _share(task: RunTask, event: Event) -> float:
-    """How much of a run is behind it, as far as its number of steps tells; 1 when it is done."""
-    if event.kind == "done":
-        return 1.0
-    steps = task.spec.attack.options.get("num_steps")
-    if not isinstance(steps, int) or event.kind == "completions":
-        return 0.9 if event.kind == "completions" else 0.0
-    return 0.9 * (event.step + 1) / (steps + 1)
+def _length(options: Mapping[str, Any]) -> int | None:
+    """How many steps an attack takes at most; None where its options do not tell."""
+    for names in LENGTHS:
+        counts = [count for name in names if isinstance(count := options.get(name), int)]
+        if len(counts) == len(names):
+            return math.prod(counts)
+    inner = [found for v in options.values() if isinstance(v, Mapping) and (found := _length(v))]
+    return inner[0] if len(inner) == 1 else None
 
 
 def _short(value: Any) -> str:

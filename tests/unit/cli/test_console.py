@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +14,8 @@ from adversariallm.runs.execute import Event
 from adversariallm.runs.worker import Outcome
 
 
-def task(label: str = "a", steps: int = 9) -> Any:
-    attack = SimpleNamespace(name="toy", options={"num_steps": steps})
+def task(label: str = "a", **options: Any) -> Any:
+    attack = SimpleNamespace(name="toy", options=options or {"num_steps": 9})
     return SimpleNamespace(spec=SimpleNamespace(attack=attack, label=label))
 
 
@@ -62,7 +63,57 @@ def test_a_long_run_says_now_and_then_where_it_is(
         reporter.planned(PLAN, STORE)
         reporter.working(len(PLAN.todo))
         reporter.event(task(), Event("step", 4, {"loss": 1.25}))
-    assert "[0/2] toy step 4 loss 1.25" in capsys.readouterr().out
+    assert "[0/2, about 0 s left] toy step 4 loss 1.25" in capsys.readouterr().out
+
+
+def test_silence_is_broken_before_the_first_step(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_console, "SILENCE_S", 0.02)
+    with Reporter() as reporter:
+        reporter.planned(PLAN, STORE)
+        reporter.working(len(PLAN.todo))
+        time.sleep(0.4)
+    assert "[0/2] loading models, preparing the first step (no news for" in capsys.readouterr().out
+    with Reporter(quiet=True) as reporter:
+        reporter.working(1)
+        time.sleep(0.2)
+    assert capsys.readouterr().out == ""
+
+
+def test_what_was_done_before_does_not_shorten_the_estimate(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(_console.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(_console, "SILENCE_S", 9.0)
+    with Reporter() as reporter:
+        reporter.working(1)
+        reporter.event(task(), Event("resumed", 4))
+        now[0] = 90.0
+        reporter.event(task(), Event("step", 5, {"loss": 1.0}))
+    assert "[0/1, about 8 min left] toy step 5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_tokens": 9, "k1": 3},
+        {"num_suffixes": 9, "num_tokens": 20},
+        {"gcg": {"num_steps": 9}, "num_train": 4},
+        {"num_streams": 3, "num_iterations": 3},
+    ],
+)
+def test_attacks_name_their_length_in_their_own_words(options: dict[str, Any]) -> None:
+    assert Reporter()._share(task(**options), Event("step", 4)) == pytest.approx(0.45)
+
+
+def test_the_length_of_an_unknown_attack_is_learned_from_runs_that_ended() -> None:
+    reporter = Reporter()
+    assert reporter._share(task(words=2), Event("step", 4)) == 0.0
+    reporter._share(task(words=2), Event("done", 9))
+    assert reporter._share(task(words=2), Event("step", 4)) == pytest.approx(0.45)
+    assert reporter._share(task(words=3), Event("step", 4)) == 0.0
 
 
 def test_the_bar_counts_steps_of_unfinished_runs(monkeypatch: pytest.MonkeyPatch) -> None:
