@@ -460,11 +460,13 @@ class Planner:
             users.append((f"defense {shield.info.name!r}", wanted.helpers, wanted.helper_needs))
         found: dict[str, ModelSpec] = {}
         for who, roles, needs in users:
-            for role, purpose in roles.items():
-                if role not in settings.helpers:
-                    raise NeedsError(
-                        f"{who} needs a helper model: {role} ({purpose}); give helpers.{role}=MODEL"
-                    )
+            absent = [role for role in roles if role not in settings.helpers]
+            if absent:
+                what = " and ".join(f"{role} ({roles[role]})" for role in absent)
+                give = " ".join(f"helpers.{role}=MODEL" for role in absent)
+                count = "a helper model" if len(absent) == 1 else "helper models"
+                raise NeedsError(f"{who} needs {count}: {what}; give {give}")
+            for role in roles:
                 name = settings.helpers[role]
                 found[role], gives = self._model(name, settings)
                 if needs.get(role, Needs.TEXT) & ~gives:

@@ -54,6 +54,7 @@ def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         toy_attack("greedy_gradient", needs=Needs.GRADIENTS, target="required"),
         toy_attack("universal", fits="many"),
         toy_attack("chatty", helpers={"attacker": "writes the prompts"}),
+        toy_attack("refined", helpers={"attacker": "writes", "scorer": "rates"}),
         toy_attack("rewarded", judge=True),
         toy_attack("soft", needs=Needs.EMBEDDINGS, modality="embedding"),
     ]
@@ -246,6 +247,8 @@ def test_unmet_needs_are_refused_with_reason_and_remedy() -> None:
         planned("attack=greedy_gradient", where=sources(gives=Needs.TEXT))
     with pytest.raises(NeedsError, match="helpers.attacker=MODEL"):
         planned("attack=chatty")
+    with pytest.raises(NeedsError, match="give helpers.attacker=MODEL helpers.scorer=MODEL"):
+        planned("attack=refined")
     with pytest.raises(NeedsError, match="reward=JUDGE"):
         planned("attack=rewarded")
     with pytest.raises(NeedsError, match="needs a target"):
