@@ -186,9 +186,11 @@ def unknown_cost(axis: Axis) -> str:
             "its seconds are unknown, as it may have shared batches with other runs; compare at "
             "flops or queries, or run with timing=exclusive in a new out="
         )
+    if axis in ("queries", "tokens"):
+        return f"its {axis} are unknown, as the file it was imported from does not tell them"
     return (
-        f"its {axis} are unknown, as a model behind an endpoint took part; compare at queries or "
-        "tokens"
+        f"its {axis} are unknown, as a model behind an endpoint took part, or the file it was "
+        "imported from does not tell them; compare at queries or tokens"
     )
 
 

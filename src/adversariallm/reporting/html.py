@@ -33,6 +33,7 @@ from adversariallm.evaluation.facts import (
     distinct_labels,
     flatten,
     group_by_setting,
+    has_queries,
     judges_of,
 )
 from adversariallm.evaluation.flags import raise_flags
@@ -294,6 +295,7 @@ def _ledger(name: str, setting: Setting, group: Sequence[Document]) -> dict[str,
         for role in sorted(total.usage.get(phase, {}))
         if total.usage[phase][role] != Usage()
     ]
+    counted = all(map(has_queries, group))
     return {
         "name": name,
         "runs": len(group),
@@ -302,7 +304,7 @@ def _ledger(name: str, setting: Setting, group: Sequence[Document]) -> dict[str,
                 p,
                 r,
                 *(
-                    quantity(v)
+                    quantity(v if v or counted or p == "judging" else None)
                     for v in (
                         u.queries,
                         u.forward_passes,

@@ -13,7 +13,8 @@ import duckdb
 import numpy as np
 import pytest
 
-from adversariallm.core.errors import DataError, UnknownNameError
+from adversariallm.core.errors import ConfigError, DataError, UnknownNameError
+from adversariallm.evaluation.budgets import largest_common_budget
 from adversariallm.evaluation.facts import distinct_labels, group_by_setting
 from adversariallm.evaluation.fakes import fake_document
 from adversariallm.evaluation.success import rate
@@ -313,6 +314,8 @@ def test_table6_round_trip_through_a_store_is_equal(tmp_path: Path) -> None:
     (row,) = run_rows(documents)
     assert (row["optimization_flops"], row["optimization_queries"]) == (200, None)
     assert (row["sampling_flops"], row["judging_queries"]) == (None, 4)
+    with pytest.raises(ConfigError, match="queries are unknown, as the file it was imported from"):
+        largest_common_budget([trials_of(documents, "strong_reject")] * 2, "queries", "search")
 
 
 def test_table6_export_of_our_runs_has_exactly_the_fields_of_the_paper(tmp_path: Path) -> None:
