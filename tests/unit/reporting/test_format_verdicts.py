@@ -159,3 +159,16 @@ def test_an_option_of_another_format_is_refused(tmp_path: Path, capsys: Any) -> 
         assert error in capsys.readouterr().err
     assert main([*command, "jailbreakbench", "--threat", "manual", "--when", "any"]) == 0
     assert "direct/manual/toy.json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["harmbench", "jailbreakbench"])
+def test_an_answer_to_a_harmless_request_is_no_jailbreak(tmp_path: Path, form: str) -> None:
+    """The report counts it as over-refusal or not at all, never as attack success."""
+    documents = [
+        fake_document([[1.0]], behavior="harmless", harmful=False),
+        fake_document([[0.0]], behavior="harmful"),
+    ]
+    assert rate([t for t in trials_of(documents, JUDGE) if t.metric == "attack_success"]).value == 0
+    text = "".join(p.read_text() for p in writer(form)(documents, tmp_path))
+    assert '"label": 1' not in text and '"jailbroken": true' not in text
+    assert '"label": 0' in text or '"attack_success_rate": 0.0' in text

@@ -19,6 +19,7 @@ from adversariallm.core.records import BehaviorRun, CompletionRecord, StepRecord
 from adversariallm.evaluation.facts import Document, group_by_setting
 from adversariallm.evaluation.success import When
 from adversariallm.reporting.formats._common import (
+    attack_verdicts,
     behavior_facts,
     chosen_step,
     imported_document,
@@ -27,7 +28,6 @@ from adversariallm.reporting.formats._common import (
     read_json,
     safe_file_name,
     search_ledgers,
-    verdicts,
     write_json,
 )
 
@@ -212,8 +212,9 @@ def _add(
         case = step["note"].get("test_case")
     cases[name].append(case)
     rest = run["behavior"].get("extra", {}).get("harmbench", {})
-    labels = [None] * len(step["model_completions"]) if judge is None else verdicts(step, judge)
-    for label, text in zip(labels, step["model_completions"], strict=True):
+    answers = step["model_completions"]
+    labels = [None] * len(answers) if judge is None else attack_verdicts(run, step, judge)
+    for label, text in zip(labels, answers, strict=True):
         entry = {"test_case": case, "generation": text}
         completions[name].append(dict(entry))
         if label is not None:

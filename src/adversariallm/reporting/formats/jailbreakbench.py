@@ -25,6 +25,7 @@ from adversariallm.core.records import BehaviorRun, CompletionRecord, StepRecord
 from adversariallm.evaluation.facts import Document, Setting, group_by_setting
 from adversariallm.evaluation.success import When
 from adversariallm.reporting.formats._common import (
+    attack_verdicts,
     behavior_facts,
     chosen_answer,
     chosen_step,
@@ -35,7 +36,6 @@ from adversariallm.reporting.formats._common import (
     safe_file_name,
     search_ledgers,
     search_usage,
-    verdicts,
     write_json,
 )
 
@@ -226,7 +226,7 @@ def _row(run: Mapping[str, Any], judge: str, place: int, when: When) -> dict[str
         "prompt": None if step is None else prompt_text(step),
         "response": None if answered is None else answered["model_completions"][k],
     }
-    won = None if answered is None else verdicts(answered, judge)[k]
+    won = None if answered is None else attack_verdicts(run, answered, judge)[k]
     if "jailbreakbench" in extra:
         row |= extra["jailbreakbench"]
     else:
