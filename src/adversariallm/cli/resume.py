@@ -22,7 +22,7 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print problems only.")] = False,
 ) -> None:
     """Repeat the last command that wrote to a store; finished work is skipped."""
-    from adversariallm.cli._console import Reporter
+    from adversariallm.cli._console import Reporter, say
     from adversariallm.cli.run import show_results
     from adversariallm.runs.campaign import remembered
     from adversariallm.runs.passes import repeat
@@ -41,6 +41,10 @@ def command(
         if not quiet:
             show_results(store, finished.run_ids)
         code = max(code, finished.exit_code)
+    states = finished.store.survey().values() if commands[-1].verb == "judge" else ()
+    left = sum(state in ("expired", "released") for state in states)  # plans tell it themselves
+    if left and not everything and not quiet:
+        say(f"{left} runs of earlier commands are unfinished: adversariallm resume {store} --all")
     raise typer.Exit(code)
 
 

@@ -113,7 +113,7 @@ def judge(
     if settings.judge in ((), ("auto",)):
         raise ConfigError("judge= is missing, as in adversariallm judge out=out judge=exact_match")
     ids = choose(store, runs, where, derived=True)
-    command = Command("judge", arguments, tuple(runs or ()), tuple(where or ()), view)
+    command = Command("judge", arguments, tuple(runs or ()), _terms(where), view)
     pairs = [(run_id, name) for name in settings.judge for run_id in ids]
     return carry_out_judging(command, pairs, store, settings, watcher, workshop)
 
@@ -140,7 +140,7 @@ def _carry_out(
         workshop: models that are loaded already.
     """
     found, store, settings = plan_pass(verb, arguments, runs, where, derive)
-    command = Command(verb, arguments, tuple(runs or ()), tuple(where or ()))
+    command = Command(verb, arguments, tuple(runs or ()), _terms(where))
     return carry_out(command, found, settings, store, watcher, workshop)
 
 
@@ -278,7 +278,7 @@ def choose(
         ConfigError: `runs` is empty, or no run fits; nobody means all of them by that.
         StoreError: an id fits no run, or several.
     """
-    terms = [where] if isinstance(where, str) else list(where or ())
+    terms = _terms(where)
     if runs is not None and not runs:
         raise ConfigError("runs=[]: expected ids of stored runs; leave it out for all of them")
     if runs is None and not terms and derived:
@@ -303,8 +303,13 @@ def choose(
     return kept
 
 
+def _terms(where: Iterable[str] | None) -> tuple[str, ...]:
+    """Filter texts, also where just one was given."""
+    return (where,) if isinstance(where, str) else tuple(where or ())
+
+
 def _why_nothing(
-    store: Store, terms: list[str], runs: Sequence[str] | None, left_out: list[str]
+    store: Store, terms: Sequence[str], runs: Sequence[str] | None, left_out: list[str]
 ) -> str:
     from adversariallm.runs.filters import parse, why_none
 

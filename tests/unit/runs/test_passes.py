@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from adversariallm.cli import main
 from adversariallm.core.errors import ConfigError, NeedsError, StoreError
 from adversariallm.core.plugins import ATTACKS
 from adversariallm.evaluation.facts import has_own_seconds, setting_of
@@ -371,13 +372,18 @@ def test_a_pass_is_remembered_and_repeated(store: Store, workshop: Workshop) -> 
     passes.sample(*words, where=["seed=0"], workshop=workshop)
     command = campaign.remembered(store.root)[-1]
     assert (command.verb, command.where) == ("sample", ("seed=0",))
+    passes.sample(*words, where="seed=0", workshop=workshop)
+    assert campaign.remembered(store.root)[-1] == command  # one text is one term
     finished = passes.repeat(command, workshop=workshop)
     assert finished.outcomes == ()
     assert len(finished.plan.done) == 2
 
 
 def test_runs_that_other_commands_left_unfinished_are_told(
-    store: Store, workshop: Workshop, search: tuple[str, ...]
+    store: Store,
+    workshop: Workshop,
+    search: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = (*search, "attacks.random_search.num_steps=3", out(store))
     (wanted, *_) = campaign.preview(*words).todo
@@ -396,6 +402,9 @@ def test_runs_that_other_commands_left_unfinished_are_told(
     assert "unfinished runs of other commands: 1" in said
     assert f"{wanted.run_id}, differs in attack.options.num_steps: stored 3, now 2)" in said
     assert f"adversariallm resume {store.root} --all" in said
+    passes.judge(out(store), "judge=target_prefix", workshop=workshop)
+    assert main(["resume", str(store.root)]) == 0
+    assert "1 runs of earlier commands are unfinished" in capsys.readouterr().out
     notes.clear()
     campaign.run(*words, watcher=Listener(), workshop=workshop)
     assert notes == []
