@@ -148,13 +148,21 @@ def _at(trial: Trial, step: int) -> list[float]:
 
 def not_retokenized(groups: Groups) -> Iterator[Flag]:
     """Steps whose text may not give the ids that were optimized, or that found none that does."""
+    yield from _marked(groups, "not_retokenized", ("reach", "token"))
+
+
+def numbers_lost(groups: Groups) -> Iterator[Flag]:
+    """Steps whose losses or gradients were no numbers: the attack went on without its guide."""
+    yield from _marked(groups, "numbers_lost", ("not_finite", "not_a_number"))
+
+
+def _marked(groups: Groups, name: str, parts: tuple[str, ...]) -> Iterator[Flag]:
+    """A flag for each mark of steps that has one of these words in it."""
     for setting, documents in groups:
         steps = [s for d in documents for r in d["runs"] for s in r["steps"]]
-        marks = Counter(
-            f for s in steps for f in s.get("flags", ()) if "reach" in f or "token" in f
-        )
+        marks = Counter(f for s in steps for f in s.get("flags", ()) if any(p in f for p in parts))
         for mark, count in sorted(marks.items()):
-            yield Flag("not_retokenized", setting.label, f"{mark} at {count} of {len(steps)} steps")
+            yield Flag(name, setting.label, f"{mark} at {count} of {len(steps)} steps")
 
 
 def truncated(groups: Groups) -> Iterator[Flag]:
@@ -280,6 +288,7 @@ RULES: tuple[Rule, ...] = (
     gradient_no_better_than_random,
     loss_falls_harm_does_not,
     not_retokenized,
+    numbers_lost,
     truncated,
     many_unscored,
     batch_dependent,

@@ -69,6 +69,13 @@ def test_not_retokenized() -> None:
     assert [f.seen for f in flags] == ["no_reachable_candidate at 12 of 12 steps"]
 
 
+def test_numbers_lost() -> None:
+    for mark in ("gradient_not_finite", "loss_not_a_number"):
+        documents = _with(_many(0.0), "runs.0.steps.0.flags", [mark])
+        found = [f for f in raise_flags(documents) if f.name != "small_set"]
+        assert [(f.name, f.seen) for f in found] == [("numbers_lost", f"{mark} at 12 of 12 steps")]
+
+
 def test_truncated() -> None:
     documents = _with(_many(0.0, 2), "runs.0.steps.0.completions.0.finish_reason", "length")
     assert _names(documents + _many(0.0, 30)[2:]) == set()
