@@ -30,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "contract"))
 import harness  # noqa: E402  -- shared with the contract tests
 import invariants  # noqa: E402
 
-pytestmark = pytest.mark.slow
+# a direction takes minutes to find
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 INSIDE = Needs.TOKENS | Needs.LOGITS | Needs.GRADIENTS
 
 
