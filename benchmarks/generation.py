@@ -70,8 +70,9 @@ class Contest:
         for i, p in enumerate(prompts):
             ids[i, length - len(p) :] = torch.tensor(p)
             mask[i, length - len(p) :] = 1
+        # without an id of its own the library would take the stop ids of the model
         config = GenerationConfig(
-            max_new_tokens=count, do_sample=sample, eos_token_id=self.stop if stop else None,
+            max_new_tokens=count, do_sample=sample, eos_token_id=self.stop if stop else -1,
             pad_token_id=self.stop,
         )  # fmt: skip
         rows = self.model.generate(ids, attention_mask=mask, generation_config=config)
