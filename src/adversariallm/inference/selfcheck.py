@@ -45,6 +45,10 @@ PROMPTS = (5, 12, 50, 63)
 """Lengths: two pairs that are prefilled together, and one whose keys are widened as it decodes."""
 NEW_TOKENS = 3
 BOUNDS = {torch.float32: 1e-3, torch.float64: 1e-6}
+ROUGH = 0.5
+"""The same in 16 bits. With AMX SmolLM2's logits in bfloat16 differ by 0.25, and the library's own
+differ by 0.20 from those in float32 [measured]: a lower bound would refuse good models.
+"""
 VERSION = 7
 
 
@@ -161,7 +165,7 @@ def self_check(forward: Forward, arch: Architecture) -> Report:
     with torch.no_grad():
         measured = measure_policy(forward)
         difference = library_difference(forward, arch, measured)
-        bound = BOUNDS.get(forward.dtype, 0.2)
+        bound = BOUNDS.get(forward.dtype, ROUGH)
         if not difference < bound:
             raise ModelError(
                 f"{type(forward.model).__name__}: logits differ from the library's own by "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from transformers import MambaConfig, MambaForCausalLM
 
 from adversariallm.core.errors import ModelError
-from adversariallm.inference import SAFE_POLICY, Engine, Report, RowPolicy, selfcheck
+from adversariallm.inference import SAFE_POLICY, Engine, Report, RowPolicy, attention, selfcheck
 from adversariallm.inference.numerics import (
     Products,
     RowInvariant,
@@ -109,6 +110,20 @@ def test_a_model_without_a_key_cache_is_refused() -> None:
                          num_attention_heads=4)  # fmt: skip
     with pytest.raises(ModelError, match="not supported by the engine|attention interface"):
         Engine(MambaForCausalLM(config).eval())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_that_sees_too_much_is_refused(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_mask = attention._mask
+
+    def all_visible(*args: Any) -> torch.Tensor:
+        return torch.zeros_like(true_mask(*args))
+
+    monkeypatch.setattr(attention, "_mask", all_visible)
+    with pytest.raises(ModelError, match="not supported by the engine"):
+        Engine(build("llama", dtype))
 
 
 def test_the_report_is_kept_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
