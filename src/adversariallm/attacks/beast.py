@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from adversariallm.attacks._kit.proposals import distinct_multinomial
-from adversariallm.attacks._kit.ranking import NOT_A_NUMBER, ranked
+from adversariallm.attacks._kit.ranking import nan_flags, numbers
 from adversariallm.attacks._kit.slots import SlotProblem
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.protocols import AttackInfo, Context, Needs
@@ -111,9 +111,8 @@ class Attack:
         if not grown:
             return [], torch.empty(0), ("no_reachable_candidate",)
         losses = problem.losses(grown).loss
-        order = ranked(losses)[: int((~losses.isnan()).sum())][: self.config.k1]
-        flags = (NOT_A_NUMBER,) if bool(losses.isnan().any()) else ()
-        return [grown[i] for i in order.tolist()], losses[order], flags
+        order = numbers(losses)[: self.config.k1]
+        return [grown[i] for i in order.tolist()], losses[order], nan_flags(losses)
 
     def _grow(
         self, problem: SlotProblem, beams: list[Beam], per_beam: int, rng: Rng

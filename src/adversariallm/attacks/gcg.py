@@ -23,7 +23,7 @@ from torch import Tensor
 from adversariallm.attacks._kit import proposals
 from adversariallm.attacks._kit.buffer import Buffer, random_fill
 from adversariallm.attacks._kit.objectives import ObjectiveName, make_objective
-from adversariallm.attacks._kit.ranking import NOT_A_NUMBER, ranked
+from adversariallm.attacks._kit.ranking import nan_flags, numbers
 from adversariallm.attacks._kit.slots import Filter, SlotProblem
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.protocols import AttackInfo, Context, Needs, Objective
@@ -252,11 +252,9 @@ class Attack:
             flags. A candidate whose loss is no number is never moved to nor kept.
         """
         losses = problem.losses(rows, self._objective(problem), length=at.length)
-        numbers = int((~losses.loss.isnan()).sum())
-        flags = (NOT_A_NUMBER,) if numbers < len(rows) else ()
-        if not numbers:
+        order, flags = numbers(losses.loss).tolist(), nan_flags(losses.loss)
+        if not order:
             return None, flags
-        order = ranked(losses.loss)[:numbers].tolist()
         winner = order[0]
         if at.buffer.size:
             for i in order:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from adversariallm.attacks._kit import proposals, reinforce
 from adversariallm.attacks._kit.objectives import token_weighted
-from adversariallm.attacks._kit.ranking import NOT_A_NUMBER, lowest
+from adversariallm.attacks._kit.ranking import NOT_A_NUMBER, lowest, nan_flags
 from adversariallm.attacks._kit.slots import SlotProblem
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.errors import NeedsError
@@ -396,8 +396,7 @@ class Attack:
         """The candidate with the lowest metric, None where no metric is a number; flags."""
         metric = self._metric(problem, at, weighted, rows.tolist())
         winner = lowest(metric)
-        flags = (NOT_A_NUMBER,) if bool(metric.isnan().any()) else ()
-        return None if winner is None else rows[winner].tolist(), flags
+        return None if winner is None else rows[winner].tolist(), nan_flags(metric)
 
     def _metric(
         self,

@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from adversariallm.attacks._kit import proposals
-from adversariallm.attacks._kit.ranking import NOT_A_NUMBER, lowest
+from adversariallm.attacks._kit.ranking import lowest, nan_flags
 from adversariallm.attacks._kit.slots import SlotProblem
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.errors import NeedsError
@@ -220,7 +220,7 @@ class Attack:
             front.slot = rows[winner]
             front.losses = [float(f.loss[winner]) for f in found]
             front.matched = all(bool(f.matches[winner]) for f in found)
-        return (NOT_A_NUMBER,) if bool(total.isnan().any()) else ()
+        return nan_flags(total)
 
     def _candidate(
         self,

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 
 from adversariallm.attacks._kit.proposals import replace_uniformly, uniform_positions
-from adversariallm.attacks._kit.ranking import NOT_A_NUMBER, lowest
+from adversariallm.attacks._kit.ranking import lowest, nan_flags
 from adversariallm.attacks._kit.slots import SlotProblem
 from adversariallm.core.config import FrozenConfig
 from adversariallm.core.protocols import AttackInfo, Context, Needs
@@ -88,8 +88,7 @@ class Attack:
                 winner = lowest(losses)
                 if winner is not None and not loss <= float(losses[winner]):  # also a NaN start
                     best, loss, accepted = candidates[winner], float(losses[winner]), True
-                if bool(losses.isnan().any()):
-                    flags = (NOT_A_NUMBER,)
+                flags = nan_flags(losses)
             else:
                 flags = ("no_reachable_candidate",)
             note = {**counts, "accepted": accepted}

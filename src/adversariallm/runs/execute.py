@@ -176,7 +176,8 @@ class _Run:
         # one lane per model and evaluated behavior, in the order of Candidate.inputs
         self.lanes = [(m, b) for m in self.models for b in self.task.evaluated]
         # those of the fit set decide about the search; held-out behaviors never guide it
-        fitted = [i for i, (_, b) in enumerate(self.lanes) if b.key in {f.key for f in fit}]
+        fit_keys = {behavior.key for behavior in fit}
+        fitted = [i for i, (_, b) in enumerate(self.lanes) if b.key in fit_keys]
         self.guiding = fitted or list(range(len(self.lanes)))
         self.steps: list[list[StepRecord]] = []
         self.inputs: list[list[ModelInput]] = []

@@ -14,9 +14,17 @@ def ranked(losses_W: Tensor) -> Tensor:
     return torch.sort(losses_W, stable=True).indices
 
 
+def numbers(losses_W: Tensor) -> Tensor:
+    """Indices of the losses that are numbers, in the order of `ranked`."""
+    return ranked(losses_W)[: int((~losses_W.isnan()).sum())]
+
+
 def lowest(losses_W: Tensor) -> int | None:
     """Index of the lowest loss, the first of equal ones; None where no loss is a number."""
-    if not len(losses_W):
-        return None
-    winner = int(ranked(losses_W)[0])
-    return None if bool(losses_W[winner].isnan()) else winner
+    order = numbers(losses_W)
+    return int(order[0]) if len(order) else None
+
+
+def nan_flags(losses_W: Tensor) -> tuple[str, ...]:
+    """The flag of a step with these losses, where it has one."""
+    return (NOT_A_NUMBER,) if bool(losses_W.isnan().any()) else ()
